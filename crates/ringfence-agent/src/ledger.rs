@@ -37,9 +37,9 @@ pub struct Ledger {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub external: Vec<String>,
     /// Calls that the policy or a person refused.
-    pub denied: Vec<LedgerCall>,
+    pub denied: Vec<LedgerFailedCall>,
     /// Calls that failed for another reason.
-    pub failed: Vec<LedgerCall>,
+    pub failed: Vec<LedgerFailedCall>,
     /// The changes, as `ringfence undo` takes them.
     pub changes: Vec<String>,
 }
@@ -49,12 +49,12 @@ pub struct Ledger {
 pub struct LedgerChange {
     pub path: String,
     #[serde(flatten)]
-    pub outcome: FileOutcome,
+    pub outcome: NetFileChange,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "what")]
-pub enum FileOutcome {
+pub enum NetFileChange {
     Created,
     Changed,
     Deleted,
@@ -89,7 +89,7 @@ pub struct LedgerCommand {
 
 /// A call that did not do what it was made for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LedgerCall {
+pub struct LedgerFailedCall {
     pub tool: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub about: Option<String>,
@@ -124,12 +124,12 @@ impl LedgerChange {
     fn line(&self) -> String {
         let path = sanitize_line(&self.path);
         match &self.outcome {
-            FileOutcome::Created => format!("created  {path}"),
-            FileOutcome::Changed => format!("changed  {path}"),
-            FileOutcome::Deleted => format!("deleted  {path}"),
-            FileOutcome::CameAndWent => format!("created  {path}, then deleted it"),
-            FileOutcome::Moved { from } => format!("moved    {} to {path}", sanitize_line(from)),
-            FileOutcome::Unknown => format!("unknown  {path}: a call was interrupted while changing it"),
+            NetFileChange::Created => format!("created  {path}"),
+            NetFileChange::Changed => format!("changed  {path}"),
+            NetFileChange::Deleted => format!("deleted  {path}"),
+            NetFileChange::CameAndWent => format!("created  {path}, then deleted it"),
+            NetFileChange::Moved { from } => format!("moved    {} to {path}", sanitize_line(from)),
+            NetFileChange::Unknown => format!("unknown  {path}: a call was interrupted while changing it"),
         }
     }
 }
@@ -159,7 +159,7 @@ fn list_paths(paths: &[String]) -> String {
     }
 }
 
-impl LedgerCall {
+impl LedgerFailedCall {
     fn line(&self) -> String {
         let about = self.about.as_deref().map(|about| format!(" {}", sanitize_line(about))).unwrap_or_default();
         format!("{}{about}: {}", sanitize_line(&self.tool), sanitize_line(&self.message))
@@ -402,7 +402,7 @@ impl LedgerState {
     fn record_error_about(&mut self, record: &CallRecord<'_>, error: &ToolError, about: Option<&str>) {
         let touched = record.accesses.first().map(|access| access.resource.display_path.as_str());
         let about = about.or(touched).or(record.subject);
-        let call = LedgerCall {
+        let call = LedgerFailedCall {
             tool: record.tool.to_owned(),
             about: about.map(str::to_owned),
             error: record.session.dialect.error_code(error).to_owned(),
@@ -429,8 +429,10 @@ impl LedgerState {
             .map(|(path, what)| LedgerChange { path: path.clone(), outcome: what.outcome() })
             .collect();
         for open in &self.in_flight {
-            let unknown =
-                |(_, path): &(PolicyAction, String)| LedgerChange { path: path.clone(), outcome: FileOutcome::Unknown };
+            let unknown = |(_, path): &(PolicyAction, String)| LedgerChange {
+                path: path.clone(),
+                outcome: NetFileChange::Unknown,
+            };
             files.extend(open.accesses.iter().map(unknown));
         }
         files
@@ -473,13 +475,13 @@ impl LedgerPath {
         self.from = None;
     }
 
-    fn outcome(&self) -> FileOutcome {
+    fn outcome(&self) -> NetFileChange {
         match (self.existed_before, self.exists_now, &self.from) {
-            (_, true, Some(from)) => FileOutcome::Moved { from: from.clone() },
-            (false, true, None) => FileOutcome::Created,
-            (true, true, None) => FileOutcome::Changed,
-            (true, false, _) => FileOutcome::Deleted,
-            (false, false, _) => FileOutcome::CameAndWent,
+            (_, true, Some(from)) => NetFileChange::Moved { from: from.clone() },
+            (false, true, None) => NetFileChange::Created,
+            (true, true, None) => NetFileChange::Changed,
+            (true, false, _) => NetFileChange::Deleted,
+            (false, false, _) => NetFileChange::CameAndWent,
         }
     }
 }

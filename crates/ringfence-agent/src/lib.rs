@@ -24,12 +24,12 @@ mod tool_calls;
 
 pub use event::{AgentEvent, AgentObserver, AnnouncingApprover, SilentObserver};
 pub use history::{MessageHistory, NoTranscript, TranscriptError, TranscriptStore, complete_calls};
-pub use ledger::{FileOutcome, Ledger, LedgerCall, LedgerChange, LedgerCommand, LedgerSink};
+pub use ledger::{Ledger, LedgerChange, LedgerCommand, LedgerFailedCall, LedgerSink, NetFileChange};
 pub use limits::AgentLimits;
 pub use message::{ReasoningState, RequestedCall, TranscriptMessage};
 pub use model::{
-    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
-    ResponsePart, TokenUsage, ToolSpec,
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, ResponsePart,
+    ResponsePartSink, TokenUsage, ToolSpec,
 };
 pub use outcome::{AgentOutcome, AgentStopReason};
 pub use probe::{ToolCallSupport, probe};

@@ -20,7 +20,11 @@ pub trait LanguageModel: fmt::Debug + Send + Sync {
     fn name(&self) -> &str;
 
     /// Answers once. `parts` hears what arrives, as it arrives.
-    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse>;
+    fn respond<'a>(
+        &'a self,
+        ask: ModelRequest<'a>,
+        parts: &'a mut ResponsePartSink<'_>,
+    ) -> ModelFuture<'a, ModelResponse>;
 
     /// Whether it can be reached and knows the model, checked without a prompt.
     fn health(&self) -> ModelFuture<'_, ()>;
@@ -30,7 +34,7 @@ pub trait LanguageModel: fmt::Debug + Send + Sync {
 pub type ModelFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
 
 /// Sink for the parts of a streamed response.
-pub type PartSink<'a> = dyn FnMut(ResponsePart<'_>) + Send + 'a;
+pub type ResponsePartSink<'a> = dyn FnMut(ResponsePart<'_>) + Send + 'a;
 
 /// A request to a model.
 #[derive(Clone, Copy, Debug)]

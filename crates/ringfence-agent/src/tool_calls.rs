@@ -23,7 +23,7 @@ pub(crate) const MOST_CALLS: usize = 64;
 const MAX_ID_BYTES: usize = 64;
 
 /// The result of one call.
-struct ModelCallResult {
+struct AgentToolCallResult {
     text: String,
     error: Option<ErrorKind>,
     duration: Duration,
@@ -78,7 +78,7 @@ impl AgentRun<'_> {
         &self,
         call: &RequestedCall,
         number: usize,
-    ) -> Result<ModelCallResult, (ModelCallResult, AgentStopReason)> {
+    ) -> Result<AgentToolCallResult, (AgentToolCallResult, AgentStopReason)> {
         if let Some(end) = self.stop_requested() {
             return Err((self.failed_call(&skipped_call_error(&end)), end));
         }
@@ -102,7 +102,7 @@ impl AgentRun<'_> {
         let duration = started.elapsed();
         match reply {
             Ok(ToolReply { text, error, .. }) => {
-                let result = ModelCallResult { text, error, duration };
+                let result = AgentToolCallResult { text, error, duration };
                 match self.stop_requested() {
                     // A call that ended by itself ended well, whatever came right after.
                     Some(end) => Err((result, end)),
@@ -110,14 +110,14 @@ impl AgentRun<'_> {
                 }
             }
             Err(fatal) => Err((
-                ModelCallResult { duration, ..self.failed_call(&interrupted_error()) },
+                AgentToolCallResult { duration, ..self.failed_call(&interrupted_error()) },
                 AgentStopReason::Host(fatal),
             )),
         }
     }
 
     /// Whether the run should stop after this call, because too many were denied.
-    fn check_denials(&mut self, result: &ModelCallResult, denied_before: u32) -> Option<AgentStopReason> {
+    fn check_denials(&mut self, result: &AgentToolCallResult, denied_before: u32) -> Option<AgentStopReason> {
         let is_denied = matches!(result.error, Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied));
         self.denials += u32::from(is_denied);
         let is_over = is_denied && denied_before > 0 && self.denials >= self.agent.limits.denials;
@@ -140,9 +140,9 @@ impl AgentRun<'_> {
         }
     }
 
-    fn failed_call(&self, error: &ToolError) -> ModelCallResult {
+    fn failed_call(&self, error: &ToolError) -> AgentToolCallResult {
         let text = self.agent.session.dialect.render_error(error);
-        ModelCallResult { text, error: Some(error.kind), duration: Duration::ZERO }
+        AgentToolCallResult { text, error: Some(error.kind), duration: Duration::ZERO }
     }
 
     /// ID of the call in records: the model's own, where it is valid there.

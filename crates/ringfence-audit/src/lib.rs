@@ -12,7 +12,7 @@ mod verify;
 mod vocabulary;
 mod writer;
 
-pub use verify::{AuditChainError, AuditVerification, KnownHead, read_known_heads, verify};
+pub use verify::{AuditChainError, AuditVerification, ExternalAuditHead, read_known_heads, verify};
 pub use vocabulary::{RECORD_VERSION, to_current_vocabulary};
 pub use writer::{AuditLog, AuditOpenError};
 

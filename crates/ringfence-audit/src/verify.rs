@@ -29,7 +29,7 @@ pub struct AuditVerification {
 
 /// A head that was stored on another system: a record's number and hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownHead {
+pub struct ExternalAuditHead {
     pub number: u64,
     pub hash: String,
 }
@@ -50,15 +50,15 @@ pub enum AuditChainError {
 }
 
 /// Checks the log below `state`. `known` are heads that were stored on another system.
-pub fn verify(state: &Path, known: &[KnownHead]) -> Result<AuditVerification, AuditChainError> {
+pub fn verify(state: &Path, known: &[ExternalAuditHead]) -> Result<AuditVerification, AuditChainError> {
     let directory = open_state_dir(state, DIRECTORY)?;
     // Before the log itself: a process that appends meanwhile adds to both.
     let anchored = read_anchor(state)?;
     let AuditSnapshot { segments, heads } = AuditSnapshot::take(&directory)?;
     let mut wanted: HashMap<u64, Vec<String>> = HashMap::new();
     let signed = heads.iter().map(|head| head.seq).max().unwrap_or(0);
-    let heads = heads.into_iter().map(|head| KnownHead { number: head.seq, hash: head.hash });
-    for KnownHead { number, hash } in heads.chain(anchored).chain(known.iter().cloned()) {
+    let heads = heads.into_iter().map(|head| ExternalAuditHead { number: head.seq, hash: head.hash });
+    for ExternalAuditHead { number, hash } in heads.chain(anchored).chain(known.iter().cloned()) {
         wanted.entry(number).or_default().push(hash);
     }
     let mut chain = ChainVerifier { seq: 0, hash: GENESIS_HASH.to_owned(), expected_hashes: wanted };
@@ -77,7 +77,7 @@ pub fn verify(state: &Path, known: &[KnownHead]) -> Result<AuditVerification, Au
 }
 
 /// The heads that stand beside the log. None where an earlier version wrote it, or where there never was one.
-fn read_anchor(state: &Path) -> Result<Vec<KnownHead>, AuditChainError> {
+fn read_anchor(state: &Path) -> Result<Vec<ExternalAuditHead>, AuditChainError> {
     match open_file(&open_state(state)?, ANCHOR, OFlags::RDONLY) {
         Err(Errno::NOENT) => Ok(Vec::new()),
         Err(errno) => Err(AuditChainError::Read(errno.into())),
@@ -91,7 +91,7 @@ fn read_anchor(state: &Path) -> Result<Vec<KnownHead>, AuditChainError> {
 
 /// Reads copies of heads, a line each. They are compared with the log as they are: a party that could rewrite the log
 /// could sign it again too.
-pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<KnownHead>, AuditChainError> {
+pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<ExternalAuditHead>, AuditChainError> {
     let mut heads = Vec::new();
     let mut line = Vec::new();
     for number in 1.. {
@@ -102,7 +102,7 @@ pub fn read_known_heads(mut second: impl BufRead) -> Result<Vec<KnownHead>, Audi
         if !text.is_empty() {
             let head: SignedHead =
                 serde_json::from_slice(text).map_err(|_| AuditChainError::Head(number, "not a head"))?;
-            heads.push(KnownHead { number: head.seq, hash: head.hash });
+            heads.push(ExternalAuditHead { number: head.seq, hash: head.hash });
         }
     }
     if heads.is_empty() { Err(AuditChainError::NoHeads) } else { Ok(heads) }

@@ -65,7 +65,7 @@ struct AuditWriterState {
     end: Option<ChainTail>,
     since_head: u64,
     last_head: Instant,
-    refused: RefusalLimiter,
+    refused: RefusalLogLimiter,
 }
 
 /// The end of the chain, as far as we know.
@@ -78,7 +78,7 @@ struct ChainTail {
     hash: String,
 }
 
-struct RefusalLimiter {
+struct RefusalLogLimiter {
     since: Instant,
     count: u64,
     suppressed: u64,
@@ -97,7 +97,7 @@ impl AuditLog {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
         let anchor = open_file(&beside, ANCHOR, flags).map_err(io::Error::from)?;
         let now = Instant::now();
-        let refused = RefusalLimiter { since: now, count: 0, suppressed: 0 };
+        let refused = RefusalLogLimiter { since: now, count: 0, suppressed: 0 };
         Ok(Self {
             path: state.join(DIRECTORY),
             directory,
@@ -128,8 +128,8 @@ impl AuditLog {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let unlisted = match record.event {
             AuditEvent::Refused { .. } => match state.refused.admit() {
-                RefusalLogging::Suppressed => return Ok(()),
-                RefusalLogging::Logged { unlisted } => unlisted,
+                RefusalLogDecision::Suppressed => return Ok(()),
+                RefusalLogDecision::Logged { unlisted } => unlisted,
             },
             _ => 0,
         };
@@ -303,7 +303,7 @@ impl fmt::Debug for AuditLog {
     }
 }
 
-enum RefusalLogging {
+enum RefusalLogDecision {
     Suppressed,
     /// With how many were left out before.
     Logged {
@@ -311,8 +311,8 @@ enum RefusalLogging {
     },
 }
 
-impl RefusalLimiter {
-    fn admit(&mut self) -> RefusalLogging {
+impl RefusalLogLimiter {
+    fn admit(&mut self) -> RefusalLogDecision {
         let mut unlisted = 0;
         if self.since.elapsed() >= REFUSED_WINDOW {
             unlisted = self.suppressed;
@@ -321,9 +321,9 @@ impl RefusalLimiter {
         self.count += 1;
         if self.count > MOST_REFUSED {
             self.suppressed += 1;
-            return RefusalLogging::Suppressed;
+            return RefusalLogDecision::Suppressed;
         }
-        RefusalLogging::Logged { unlisted }
+        RefusalLogDecision::Logged { unlisted }
     }
 }
 

@@ -21,8 +21,8 @@ use std::time::Instant;
 use ringfence_audit::AuditLog;
 use ringfence_fs::{Fence, FenceOptions, JournalMode, MountAccess, MountSpec};
 use ringfence_kernel::{
-    AuditSink, CallLimits, DenyApprover, Dialect, Host, HostConfig, MemoryStore, NullAuditSink, Preset, Principal,
-    Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
+    AuditSink, CallLimits, DenyApprover, Dialect, Host, HostConfig, InMemoryApprovalStore, NullAuditSink, Preset,
+    Principal, Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Runtime;
@@ -98,7 +98,7 @@ impl FenceBench {
                 policy: Box::new(Preset::Edits),
                 approver: Box::new(DenyApprover { advice: String::new() }),
                 audit,
-                store: Box::new(MemoryStore::default()),
+                store: Box::new(InMemoryApprovalStore::default()),
                 workers: 8,
             })
         };

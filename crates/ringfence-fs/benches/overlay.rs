@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
-    CallContext, CallLimits, CommitState, DenyApprover, Dialect, Host, HostConfig, IoMode, KeepDecision, MemoryStore,
-    NullAuditSink, Preset, Preview, Principal, Session, SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolError,
-    ToolFilter, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
+    CallCommitState, CallContext, CallLimits, ChangeGroupDecision, DenyApprover, Dialect, Host, HostConfig,
+    InMemoryApprovalStore, IoMode, NullAuditSink, Preset, Preview, Principal, Session, SessionTaint, Ticket, Tool,
+    ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -79,7 +79,7 @@ impl Tool for CommitBenchTool {
     }
 
     fn run(&self, mut work: Self::Prepared, ticket: &Ticket<'_>) -> Result<CommitBenchOutcome, ToolError> {
-        work.reconcile(vec![KeepDecision::Keep; work.groups().len()]);
+        work.reconcile(vec![ChangeGroupDecision::Keep; work.groups().len()]);
         work.commit(ticket)?;
         Ok(CommitBenchOutcome { change: ticket.change_id().to_owned() })
     }
@@ -165,14 +165,14 @@ impl OverlayBench {
             policy: Box::new(Preset::Edits),
             approver: Box::new(DenyApprover { advice: String::new() }),
             audit: Box::new(NullAuditSink),
-            store: Box::new(MemoryStore::default()),
+            store: Box::new(InMemoryApprovalStore::default()),
             workers: 2,
         });
         Self { host, session: Arc::new(session), workspace, limits }
     }
 
     fn view(&self) -> WorkspaceView {
-        let signal = CommitState::new();
+        let signal = CallCommitState::new();
         self.workspace.view(&CallContext::new(&self.limits, IoMode::Blocking, &signal)).expect("a view")
     }
 
@@ -182,7 +182,7 @@ impl OverlayBench {
     }
 
     fn compare(&self, upper: &Path) {
-        let signal = CommitState::new();
+        let signal = CallCommitState::new();
         let cx = CallContext::new(&self.limits, IoMode::Blocking, &signal);
         let upper = fs::File::open(upper).expect("a layer");
         let changes = self.workspace.changes(&self.view(), upper.into(), &cx).expect("changes");

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError, nearest_name};
+use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, ErrorKind, IoMode, ToolError, nearest_name};
 use rustix::fs::{CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::guard::{ChangeRule, GuardedFile};
-use crate::journal::{ChangeClock, Journal, JournalEntry, journal_read_error};
+use crate::journal::{ChangeSequenceCounter, Journal, JournalEntry, journal_read_error};
 use crate::lock::{LockTable, check_state_version};
 use crate::mount::suggest::leading_space_hint;
 use crate::mount::{LocatedPath, Mount, RunStateMount};
@@ -53,7 +53,7 @@ pub struct MountSpec {
 }
 
 /// A mount, and every change of it.
-pub(crate) type MountChanges = (Arc<Mount>, Vec<JournalEntry>);
+pub(crate) type MountJournalEntries = (Arc<Mount>, Vec<JournalEntry>);
 
 /// A path as a caller gave it, and how their dialect reads it.
 #[derive(Clone, Debug)]
@@ -230,11 +230,13 @@ impl Fence {
         }
         match others.iter().find(|mount| real(mount)) {
             Some(mount) => {
-                Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathStyle::WithAlias))
+                Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathDisplayStyle::WithAlias))
             }
-            None => {
-                Ok(located_path(workspace, GuestPath::parse_beneath(text, &[WORKSPACE_OF_PROGRAMS])?, PathStyle::Bare))
-            }
+            None => Ok(located_path(
+                workspace,
+                GuestPath::parse_beneath(text, &[WORKSPACE_OF_PROGRAMS])?,
+                PathDisplayStyle::Bare,
+            )),
         }
     }
 
@@ -252,7 +254,7 @@ impl Fence {
         if path.has_dotdot() {
             return Err(ToolError::new(ErrorKind::OutsideWorkspace, "a path must not contain `..`"));
         }
-        Ok(located_path(mount, path, PathStyle::WithAlias))
+        Ok(located_path(mount, path, PathDisplayStyle::WithAlias))
     }
 
     pub(crate) fn find(&self, text: &str) -> Result<LocatedPath, ToolError> {
@@ -263,11 +265,11 @@ impl Fence {
             return Ok(located_path(
                 mount,
                 path,
-                if mount.shows_alias { PathStyle::WithAlias } else { PathStyle::Bare },
+                if mount.shows_alias { PathDisplayStyle::WithAlias } else { PathDisplayStyle::Bare },
             ));
         }
         let mount = &self.mounts[0];
-        Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathStyle::Bare))
+        Ok(located_path(mount, GuestPath::parse_beneath(text, &mount.host_roots)?, PathDisplayStyle::Bare))
     }
 
     /// The mount that a path names after its `@`, and the path below it. `advice` is for names that no mount has.
@@ -279,7 +281,7 @@ impl Fence {
     }
 
     /// The journal of each mount, the oldest change first.
-    pub(crate) fn mount_changes(&self) -> Result<Vec<MountChanges>, ToolError> {
+    pub(crate) fn mount_changes(&self) -> Result<Vec<MountJournalEntries>, ToolError> {
         let unreadable = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::Unsupported => journal_read_error(error),
             _ => ToolError::new(ErrorKind::Unavailable, "cannot read the journal"),
@@ -323,7 +325,7 @@ impl HostFile {
     /// All of it. `None` if it has more than `most` bytes.
     pub fn read(&self, most: u64) -> Result<Option<Vec<u8>>, ToolError> {
         let limits = CallLimits { read_bytes: most, ..CallLimits::for_dialect(Dialect::Standard) };
-        let signal = CommitState::new();
+        let signal = CallCommitState::new();
         let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
         let file = self.located.open_content(&cx)?;
         let part = read_start(&self.located.mount.digests, &file, DigestMode::Skip, &self.located.shown, &cx)?;
@@ -354,16 +356,16 @@ fn announce_lookup(located: LocatedPath, cx: &CallContext<'_>) -> Result<Located
 
 /// Whether replies have the mount of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PathStyle {
+enum PathDisplayStyle {
     Bare,
     WithAlias,
 }
 
-fn located_path(mount: &Arc<Mount>, path: GuestPath, how: PathStyle) -> LocatedPath {
+fn located_path(mount: &Arc<Mount>, path: GuestPath, how: PathDisplayStyle) -> LocatedPath {
     let shown = match (how, path.is_root()) {
-        (PathStyle::Bare, _) => path.display(),
-        (PathStyle::WithAlias, true) => format!("@{}", mount.alias),
-        (PathStyle::WithAlias, false) => format!("@{}/{}", mount.alias, path.display()),
+        (PathDisplayStyle::Bare, _) => path.display(),
+        (PathDisplayStyle::WithAlias, true) => format!("@{}", mount.alias),
+        (PathDisplayStyle::WithAlias, false) => format!("@{}/{}", mount.alias, path.display()),
     };
     LocatedPath { mount: Arc::clone(mount), path, shown }
 }
@@ -372,7 +374,7 @@ fn located_path(mount: &Arc<Mount>, path: GuestPath, how: PathStyle) -> LocatedP
 struct StateDirs {
     locks: OwnedFd,
     journal: OwnedFd,
-    clock: Arc<ChangeClock>,
+    clock: Arc<ChangeSequenceCounter>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]

@@ -18,7 +18,7 @@ use similar::{ChangeTag, TextDiff};
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{hash_up_to, read_up_to};
 use crate::read::digest::Digest;
-use crate::root::CurrentFile;
+use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
@@ -159,7 +159,7 @@ pub(crate) fn check_still_planned(
 pub(crate) fn check_previewed(
     target: &WriteTarget,
     shown: Option<Digest>,
-    old: Option<&CurrentFile>,
+    old: Option<&FileToReplace>,
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
     let Some(shown) = shown else { return Ok(()) };

@@ -20,7 +20,7 @@ use crate::tool_binding::ErasedTool;
 use crate::{AbandonReason, Assurance, ErrorKind, HostError, ToolError};
 
 /// An answer, as the streak of denials counts it.
-pub(crate) enum AnswerKind {
+pub(crate) enum ApprovalAnswerKind {
     Approved,
     Denied(Assurance),
 }
@@ -79,12 +79,12 @@ impl Invocation {
     }
 
     /// Counts an answer: an approval ends a streak of denials, and an automatic denial is not counted.
-    pub(crate) async fn record_answer(&self, answer: AnswerKind) -> Result<(), HostError> {
+    pub(crate) async fn record_answer(&self, answer: ApprovalAnswerKind) -> Result<(), HostError> {
         let (id, principal) = (self.session.id.clone(), self.session.principal.name.clone());
         self.with_store(move |store| match answer {
-            AnswerKind::Approved => store.reset_denials(&id).map(drop),
-            AnswerKind::Denied(Assurance::None) => Ok(()),
-            AnswerKind::Denied(_) => store.record_denial(&id, &principal, SystemTime::now()),
+            ApprovalAnswerKind::Approved => store.reset_denials(&id).map(drop),
+            ApprovalAnswerKind::Denied(Assurance::None) => Ok(()),
+            ApprovalAnswerKind::Denied(_) => store.record_denial(&id, &principal, SystemTime::now()),
         })
         .await
     }

@@ -16,14 +16,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::{ApprovalContext, ApprovalDenial, ApprovalOutcome};
-use crate::approval_turn::AnswerKind;
+use crate::approval_turn::ApprovalAnswerKind;
 use crate::grant::grant_subject;
 use crate::granted_rules::format_rule_line;
 use crate::invocation::{Invocation, load_grants};
-use crate::pending_approval::{ApprovalPrompt, AskOutcome, ResumedCall, SuspendedCall};
+use crate::pending_approval::{ApprovalPrompt, ApprovalRequestOutcome, ResumedCall, SuspendedCall};
 use crate::resume_token::ResumeToken;
 use crate::{
-    AbandonReason, AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalStore, ApproverReply,
+    AbandonReason, Approval, ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ApproverReply,
     GRANT_LIFETIME, Grant, HostConfig, HostError, RuleText, StoreError, SuspendLifetime, id,
 };
 
@@ -38,8 +38,9 @@ impl Invocation {
         prompt: &ApprovalPrompt,
         may_suspend: bool,
         cancel: &CancellationToken,
-    ) -> Result<AskOutcome, HostError> {
-        let denied = |error| Ok(AskOutcome::Answered(ApprovalOutcome::Denied(ApprovalDenial::Error(error))));
+    ) -> Result<ApprovalRequestOutcome, HostError> {
+        let denied =
+            |error| Ok(ApprovalRequestOutcome::Answered(ApprovalOutcome::Denied(ApprovalDenial::Error(error))));
         if let Some(error) = self.approval_blocked().await? {
             return denied(error);
         }
@@ -72,7 +73,7 @@ impl Invocation {
         opened.close().await?;
         let may_grant = request.grant.is_some();
         let context = ApprovalContext { verdict: &prompt.verdict, principal: &self.session.principal, may_grant };
-        self.evaluate_answer(decision, &context).await.map(AskOutcome::Answered)
+        self.evaluate_answer(decision, &context).await.map(ApprovalRequestOutcome::Answered)
     }
 
     /// What the answer of a resumed call comes to.
@@ -96,10 +97,12 @@ impl Invocation {
         let (approved, assurance) = (answered.response.approved, answered.approval.assurance);
         let answer = ApprovalOutcome::from_decision(answered, asker);
         match &answer {
-            ApprovalOutcome::Denied(_) if !approved => self.record_answer(AnswerKind::Denied(assurance)).await?,
+            ApprovalOutcome::Denied(_) if !approved => {
+                self.record_answer(ApprovalAnswerKind::Denied(assurance)).await?
+            }
             // A yes that does not count is neither.
             ApprovalOutcome::Denied(_) => {}
-            _ => self.record_answer(AnswerKind::Approved).await?,
+            _ => self.record_answer(ApprovalAnswerKind::Approved).await?,
         }
         Ok(answer)
     }
@@ -138,7 +141,7 @@ impl Invocation {
         }
     }
 
-    async fn suspend(&self, request: &ApprovalRequest) -> Result<AskOutcome, HostError> {
+    async fn suspend(&self, request: &ApprovalRequest) -> Result<ApprovalRequestOutcome, HostError> {
         let token = ResumeToken {
             request: request.id.clone(),
             call: self.call.id.clone(),
@@ -152,7 +155,7 @@ impl Invocation {
         };
         let token = self.with_store(move |store| Ok(token.seal(&store.sealing_key()?))).await?;
         let token = token.ok_or_else(|| StoreError(std::io::Error::other("the resume token cannot be created")))?;
-        Ok(AskOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
+        Ok(ApprovalRequestOutcome::Suspended(SuspendedCall { token, request_id: request.id.clone() }))
     }
 
     /// Stores a persistent grant.
@@ -190,14 +193,14 @@ pub(crate) async fn record_first_answer(
 ) -> Result<ApprovalDecision, HostError> {
     let id = id.to_owned();
     let work = move |store: &dyn ApprovalStore| match store.answer(&id, &answered, SystemTime::now())? {
-        AnswerStatus::Accepted => Ok(answered),
-        AnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
+        ApprovalAnswerStatus::Accepted => Ok(answered),
+        ApprovalAnswerStatus::AlreadyAnswered => Ok(store.answer_of(&id)?.unwrap_or_else(withdrawn_request)),
         // A late approval is told so, and a denial is never late.
-        AnswerStatus::Expired if answered.response.approved => {
+        ApprovalAnswerStatus::Expired if answered.response.approved => {
             Ok(ApprovalDecision::automatic_denial("the approval request timed out".to_owned()))
         }
-        AnswerStatus::Expired => Ok(answered),
-        AnswerStatus::UnknownRequest => Ok(withdrawn_request()),
+        ApprovalAnswerStatus::Expired => Ok(answered),
+        ApprovalAnswerStatus::UnknownRequest => Ok(withdrawn_request()),
     };
     in_store(config, work).await
 }

@@ -1,6 +1,6 @@
 //! A call from its request to its reply: the entry point, and the driver of its states.
 //!
-//! A call never outlives its deadline for its caller, whatever the file system does; see `CommitState` for what that means
+//! A call never outlives its deadline for its caller, whatever the file system does; see `CallCommitState` for what that means
 //! for the work itself.
 //!
 //! Not here: the states (`call_state.rs`), what a step does (`invocation.rs`), and suspended calls (`resume.rs`).
@@ -15,11 +15,11 @@ use crate::approval::{ApprovalDenial, ApprovalOutcome};
 use crate::call_state::CallState;
 use crate::connection_log::ConnectionLog;
 use crate::invocation::{Invocation, PriorApproval, arguments_fixed_error, plan_changed_error};
-use crate::pending_approval::{AskOutcome, PendingApproval, ResumedCall};
+use crate::pending_approval::{ApprovalRequestOutcome, PendingApproval, ResumedCall};
 use crate::reply::ReplyNotes;
 use crate::tool_binding::ErasedTool;
 use crate::{
-    AbandonReason, AuthScope, CallContext, CallOrigin, CommitState, ErrorKind, Host, HostError, IoMode,
+    AbandonReason, AuthScope, CallCommitState, CallContext, CallOrigin, ErrorKind, Host, HostError, IoMode,
     ProgressListener, Session, Taint, ToolCall, ToolError, ToolReply,
 };
 
@@ -133,7 +133,9 @@ impl Invocation {
                             state = self.refused(&pending.accesses, &plan_changed_error())?;
                             continue;
                         }
-                        Some(resumed) => AskOutcome::Answered(self.evaluate_resumed(*resumed, &pending.prompt).await?),
+                        Some(resumed) => {
+                            ApprovalRequestOutcome::Answered(self.evaluate_resumed(*resumed, &pending.prompt).await?)
+                        }
                         None if turn.is_none() => {
                             (turn, state) = self.take_turn(pending, &tool, cancel).await?;
                             continue;
@@ -141,15 +143,15 @@ impl Invocation {
                         None => self.ask_approver(&pending.prompt, !pending.is_follow_up(), cancel).await?,
                     };
                     match outcome {
-                        AskOutcome::Suspended(suspended) => self.suspended(&pending, suspended)?,
-                        AskOutcome::Answered(ApprovalOutcome::ApprovedWithChanges(arguments, approval))
+                        ApprovalRequestOutcome::Suspended(suspended) => self.suspended(&pending, suspended)?,
+                        ApprovalRequestOutcome::Answered(ApprovalOutcome::ApprovedWithChanges(arguments, approval))
                             if !pending.is_follow_up() =>
                         {
                             changes += 1;
                             self = Arc::new(self.with_arguments(arguments, PriorApproval::new(*pending, approval)));
                             if changes < MAX_ARGUMENT_CHANGES { found() } else { self.changed_too_often()? }
                         }
-                        AskOutcome::Answered(answer) => self.apply_answer(pending, answer).await?,
+                        ApprovalRequestOutcome::Answered(answer) => self.apply_answer(pending, answer).await?,
                     }
                 }
                 // The program has ended, and what needs no approval is kept also when the caller cancels.
@@ -208,7 +210,7 @@ impl Invocation {
         if !tool.supports_non_blocking() {
             return Ok(CallState::Abandoned);
         }
-        self.advance_on_this_thread(CallState::Found(Arc::clone(tool)), IoMode::NonBlocking, &CommitState::new())
+        self.advance_on_this_thread(CallState::Found(Arc::clone(tool)), IoMode::NonBlocking, &CallCommitState::new())
     }
 
     /// Advances a call here. A tool that panics has a bug: the call fails, and the host goes on. The end of a call that
@@ -217,7 +219,7 @@ impl Invocation {
         &self,
         state: CallState,
         io_mode: IoMode,
-        commit_state: &CommitState,
+        commit_state: &CallCommitState,
     ) -> Result<CallState, HostError> {
         let cx =
             CallContext::new(&self.session.limits, io_mode, commit_state).with_services(self).with_origin(&self.origin);

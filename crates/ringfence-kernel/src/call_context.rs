@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::commit_state::CommitState;
+use crate::commit_state::CallCommitState;
 use crate::error::{ErrorKind, ToolError};
 use crate::limits::CallLimits;
 use crate::resource::{PolicyResource, ResourceAccess};
@@ -19,7 +19,7 @@ pub struct CallContext<'a> {
     /// Whether the call may block now.
     pub io_mode: IoMode,
     origin: Option<&'a CallOrigin>,
-    commit_state: &'a CommitState,
+    commit_state: &'a CallCommitState,
     blocked: Cell<bool>,
     services: Option<&'a dyn CallServices>,
     lookups: RefCell<Vec<Box<dyn LookupTarget>>>,
@@ -27,7 +27,7 @@ pub struct CallContext<'a> {
 
 impl<'a> CallContext<'a> {
     /// A context without origin and services: every decision is an ask, progress is dropped.
-    pub fn new(limits: &'a CallLimits, io_mode: IoMode, commit_state: &'a CommitState) -> Self {
+    pub fn new(limits: &'a CallLimits, io_mode: IoMode, commit_state: &'a CallCommitState) -> Self {
         let (blocked, lookups) = (Cell::new(false), RefCell::default());
         Self { limits, io_mode, origin: None, commit_state, blocked, services: None, lookups }
     }
@@ -102,7 +102,7 @@ impl<'a> CallContext<'a> {
     }
 
     /// The commit state, for threads that help with the call.
-    pub fn commit_state(&self) -> &CommitState {
+    pub fn commit_state(&self) -> &CallCommitState {
         self.commit_state
     }
 }

@@ -1,6 +1,6 @@
 //! Commit state of a call in flight: running, committing or abandoned.
 //!
-//! Two sides hold a `CommitState`: the worker that does the work, and the host that waits for it. One atomic
+//! Two sides hold a `CallCommitState`: the worker that does the work, and the host that waits for it. One atomic
 //! step decides who was first. Until the worker commits, the host can abandon the call and nothing will
 //! have happened; once the worker commits, it finishes, and the host can only say that it does not know yet.
 
@@ -41,10 +41,10 @@ impl AbandonReason {
 
 /// The state of one call, shared by its two sides.
 #[derive(Clone, Debug, Default)]
-pub struct CommitState(Arc<CommitStateInner>);
+pub struct CallCommitState(Arc<CallCommitStateInner>);
 
 #[derive(Debug, Default)]
-struct CommitStateInner {
+struct CallCommitStateInner {
     state: AtomicU8,
     /// The reason to stop by itself, before the call is abandoned: `TIMED_OUT` or `CANCELLED`.
     stop: AtomicU8,
@@ -52,7 +52,7 @@ struct CommitStateInner {
     subject: OnceLock<String>,
 }
 
-impl CommitState {
+impl CallCommitState {
     /// The state of a call that is running and has not committed.
     pub fn new() -> Self {
         Self::default()
@@ -98,19 +98,19 @@ impl CommitState {
 
 #[cfg(test)]
 mod tests {
-    use super::{AbandonReason, CommitState};
+    use super::{AbandonReason, CallCommitState};
     use crate::ErrorKind;
 
     #[test]
     fn an_abandoned_call_cannot_commit() {
-        let state = CommitState::new();
+        let state = CallCommitState::new();
         assert!(state.abandon(AbandonReason::Deadline));
         assert_eq!(state.commit().unwrap_err().kind, ErrorKind::Timeout);
     }
 
     #[test]
     fn a_worker_asked_to_stop_still_replies() {
-        let state = CommitState::new();
+        let state = CallCommitState::new();
         state.request_stop(AbandonReason::Cancel);
         assert_eq!(state.check().unwrap_err().kind, ErrorKind::Cancelled);
         state.commit().unwrap();
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_committed_call_cannot_be_abandoned_and_is_not_stopped_half_way() {
-        let state = CommitState::new();
+        let state = CallCommitState::new();
         state.commit().unwrap();
         assert!(!state.abandon(AbandonReason::Cancel));
         state.check().unwrap();

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::call_context::CallServices;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
-    AbandonReason, AuthScope, CallContext, CommitState, Decision, ErrorKind, FollowUpMode, Host, IoMode, Policy,
+    AbandonReason, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode, Policy,
     PolicyAction, PolicyRequest, PolicyResource, ProgressUpdate, ResourceAccess, ReviewRequirement, Sensitivity,
     Session, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
@@ -25,14 +25,14 @@ pub struct PolicyExplanation {
     /// Each access with its own decision, in the order of the plan.
     pub accesses: Vec<AccessExplanation>,
     /// For a program: what would be decided about what it leaves.
-    pub follow_up_changes: Vec<ChangeExplanation>,
+    pub follow_up_changes: Vec<ProgramChangeVerdict>,
     /// For a program: what the call itself says about what it leaves.
     pub follow_up: FollowUpMode,
 }
 
 /// The decision about one kind of change that a program makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangeExplanation {
+pub struct ProgramChangeVerdict {
     /// In words, such as "overwrite a file".
     pub change: &'static str,
     /// The decision about such changes.
@@ -91,7 +91,7 @@ pub(crate) async fn dry_run<T: Send + 'static>(
     + Send
     + 'static,
 ) -> Result<T, ToolError> {
-    let commit_state = CommitState::new();
+    let commit_state = CallCommitState::new();
     let (host, session, worker) = (host.clone(), Arc::clone(session), commit_state.clone());
     let limit = session.limits.call_time;
     let job = async move {
@@ -136,10 +136,10 @@ impl DryRun<'_> {
             accesses.into_iter().zip(judged).map(|(access, verdict)| AccessExplanation { access, verdict }).collect();
         let decides = runs && follow_up != FollowUpMode::Discard;
         let afterwards = EXPLAINED_CHANGES.into_iter().filter(|(_, action, _)| decides && actions.contains(action));
-        let review = |explained: ChangeExplanation| match explained.verdict.decision {
+        let review = |explained: ProgramChangeVerdict| match explained.verdict.decision {
             Decision::Allow if follow_up == FollowUpMode::Review => {
                 let verdict = explained.verdict.requiring_review(ReviewRequirement::REQUESTED_BY_CALLER);
-                ChangeExplanation { verdict, ..explained }
+                ProgramChangeVerdict { verdict, ..explained }
             }
             _ => explained,
         };
@@ -150,7 +150,7 @@ impl DryRun<'_> {
     fn explain_change(
         &self,
         (change, action, sensitivity): (&'static str, PolicyAction, Sensitivity),
-    ) -> ChangeExplanation {
+    ) -> ProgramChangeVerdict {
         let resource = PolicyResource {
             mount: Arc::from(WORKSPACE_MOUNTS[0]),
             requested_path: "any path".to_owned(),
@@ -158,7 +158,7 @@ impl DryRun<'_> {
             sensitivity,
             ..PolicyResource::default()
         };
-        ChangeExplanation { change, verdict: self.evaluate(&ResourceAccess { action, resource }) }
+        ProgramChangeVerdict { change, verdict: self.evaluate(&ResourceAccess { action, resource }) }
     }
 
     pub(crate) fn policy_request<'q>(&'q self, accesses: &'q [ResourceAccess]) -> PolicyRequest<'q> {

@@ -10,12 +10,12 @@ use crate::approval::ApprovalDenial;
 use crate::audit::AuditEvent;
 use crate::call_state::CallState;
 use crate::invocation::{Invocation, denial_error, plan_changed_error};
-use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingGroups, UndecidedChanges};
-use crate::tool_binding::{ErasedPlan, RunOutcome};
+use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingChangeGroups, UndecidedChanges};
+use crate::tool_binding::{ErasedPlan, PlanRunOutcome};
 use crate::verdict::strictest;
 use crate::{
-    Approval, AuditSinkError, CallContext, ChangeGroup, Decision, ErrorKind, HostError, KeepDecision, ResourceAccess,
-    TaintSet, ToolError, Verdict,
+    Approval, AuditSinkError, CallContext, ChangeGroup, ChangeGroupDecision, Decision, ErrorKind, HostError,
+    ResourceAccess, TaintSet, ToolError, Verdict,
 };
 
 impl Invocation {
@@ -30,15 +30,15 @@ impl Invocation {
         let (seen, taint) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
         let decide = |(group, verdict): (&ChangeGroup, &Option<Verdict>)| match (&group.refusal, verdict) {
             (None, Some(verdict)) => match verdict.decision {
-                Decision::Allow => KeepDecision::Keep,
-                Decision::Ask => KeepDecision::Ask,
-                Decision::Deny => KeepDecision::Refuse(denial_error(verdict)),
+                Decision::Allow => ChangeGroupDecision::Keep,
+                Decision::Ask => ChangeGroupDecision::Ask,
+                Decision::Deny => ChangeGroupDecision::Refuse(denial_error(verdict)),
             },
             (refused, _) => refuse_group(refused.as_ref()),
         };
         let decided = rest.reconcile(groups.iter().zip(&seen).map(decide).collect());
-        let pending = PendingGroups { run_accesses, groups, verdicts: seen };
-        let asked: Vec<usize> = indices_where(&decided, |decision| *decision == KeepDecision::Ask);
+        let pending = PendingChangeGroups { run_accesses, groups, verdicts: seen };
+        let asked: Vec<usize> = indices_where(&decided, |decision| *decision == ChangeGroupDecision::Ask);
         if asked.is_empty() {
             return self.keep_groups(rest, pending, &decided, None, cx);
         }
@@ -54,7 +54,7 @@ impl Invocation {
             }
             Err(error) if is_abandoned(&error) => self.finish_without_follow_up(rest, &pending.run_accesses, error, cx),
             Err(error) => {
-                let decided = rest.reconcile(replace_asks(decided, &KeepDecision::Refuse(error)));
+                let decided = rest.reconcile(replace_asks(decided, &ChangeGroupDecision::Refuse(error)));
                 self.keep_groups(rest, pending, &decided, None, cx)
             }
         }
@@ -85,9 +85,9 @@ impl Invocation {
         let (judged, _) = self.evaluate_groups(&pending.groups, planned.as_ref(), holds)?;
         let decide = |(index, group): (usize, &ChangeGroup)| match judged.get(index) {
             Some(Some(verdict)) if group.refusal.is_none() => match verdict.decision {
-                _ if holds(index, verdict) => KeepDecision::Keep,
-                Decision::Deny => KeepDecision::Refuse(denial_error(verdict)),
-                _ => KeepDecision::Refuse(refused.error(verdict)),
+                _ if holds(index, verdict) => ChangeGroupDecision::Keep,
+                Decision::Deny => ChangeGroupDecision::Refuse(denial_error(verdict)),
+                _ => ChangeGroupDecision::Refuse(refused.error(verdict)),
             },
             _ => refuse_group(group.refusal.as_ref()),
         };
@@ -99,18 +99,18 @@ impl Invocation {
     fn keep_groups(
         &self,
         planned: Box<dyn ErasedPlan>,
-        pending: PendingGroups,
-        decided: &[KeepDecision],
+        pending: PendingChangeGroups,
+        decided: &[ChangeGroupDecision],
         approval: Option<&Approval>,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
-        let refusal = |(index, decision): (usize, &KeepDecision)| match decision {
-            KeepDecision::Refuse(error) => Some((index, error.clone())),
-            KeepDecision::Keep | KeepDecision::Ask => None,
+        let refusal = |(index, decision): (usize, &ChangeGroupDecision)| match decision {
+            ChangeGroupDecision::Refuse(error) => Some((index, error.clone())),
+            ChangeGroupDecision::Keep | ChangeGroupDecision::Ask => None,
         };
         let refused: Vec<(usize, ToolError)> = decided.iter().enumerate().filter_map(refusal).collect();
         self.record_discarded(&pending, &refused)?;
-        let kept = indices_where(decided, |decision| *decision == KeepDecision::Keep);
+        let kept = indices_where(decided, |decision| *decision == ChangeGroupDecision::Keep);
         if kept.is_empty() {
             let error = refused.into_iter().next().map_or_else(plan_changed_error, |(_, error)| error);
             return self.finish_without_follow_up(planned, &pending.run_accesses, error, cx);
@@ -121,10 +121,10 @@ impl Invocation {
         let approval = approval.filter(|_| verdict.decision == Decision::Ask);
         let ticket = self.issue_ticket(&accesses, &verdict, approval, cx)?;
         let result = match planned.run(&ticket, self.notes) {
-            Ok(RunOutcome::FollowUp(groups, plan)) => {
+            Ok(PlanRunOutcome::FollowUp(groups, plan)) => {
                 return Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }));
             }
-            Ok(RunOutcome::Finished(text)) => Ok(text),
+            Ok(PlanRunOutcome::Finished(text)) => Ok(text),
             Err(error) => Err(error),
         };
         let withheld = ticket.withheld();
@@ -175,7 +175,11 @@ impl Invocation {
     }
 
     /// One record for each kind of reason, with everything that it holds for.
-    fn record_discarded(&self, pending: &PendingGroups, refused: &[(usize, ToolError)]) -> Result<(), AuditSinkError> {
+    fn record_discarded(
+        &self,
+        pending: &PendingChangeGroups,
+        refused: &[(usize, ToolError)],
+    ) -> Result<(), AuditSinkError> {
         let mut kinds: Vec<(&ToolError, Vec<usize>)> = Vec::new();
         for (index, error) in refused {
             match kinds.iter_mut().find(|(first, _)| first.kind == error.kind) {
@@ -211,12 +215,12 @@ fn indices_where<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
     all.iter().enumerate().filter(|(_, one)| wanted(one)).map(|(index, _)| index).collect()
 }
 
-fn refuse_group(why: Option<&ToolError>) -> KeepDecision {
-    KeepDecision::Refuse(why.cloned().unwrap_or_else(plan_changed_error))
+fn refuse_group(why: Option<&ToolError>) -> ChangeGroupDecision {
+    ChangeGroupDecision::Refuse(why.cloned().unwrap_or_else(plan_changed_error))
 }
 
-fn replace_asks(decided: Vec<KeepDecision>, instead: &KeepDecision) -> Vec<KeepDecision> {
-    let replace = |decision| if decision == KeepDecision::Ask { instead.clone() } else { decision };
+fn replace_asks(decided: Vec<ChangeGroupDecision>, instead: &ChangeGroupDecision) -> Vec<ChangeGroupDecision> {
+    let replace = |decision| if decision == ChangeGroupDecision::Ask { instead.clone() } else { decision };
     decided.into_iter().map(replace).collect()
 }
 

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::{
-    AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
+    Approval, ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
     Assurance, AuthScope, DenialStreak, Grant, Principal, StoreError,
 };
 
@@ -19,9 +19,9 @@ use crate::{
 /// ```
 /// use std::time::SystemTime;
 ///
-/// use ringfence_kernel::{ApprovalInbox, InboxError, MemoryStore, Principal};
+/// use ringfence_kernel::{ApprovalInbox, InboxError, InMemoryApprovalStore, Principal};
 ///
-/// let store = MemoryStore::default();
+/// let store = InMemoryApprovalStore::default();
 /// let pending = |by: &Principal| ApprovalInbox { store: &store, principal: by }.pending(SystemTime::now());
 /// assert!(pending(&Principal::person("ann")).is_ok_and(|requests| requests.is_empty()));
 /// assert!(matches!(pending(&Principal::agent("bot")), Err(InboxError::MayNotApprove(_))));
@@ -116,10 +116,10 @@ impl ApprovalInbox<'_> {
         let answered =
             ApprovalDecision { response, approval: Approval { assurance, by: Some(self.principal.clone()) } };
         match self.store.answer(id, &answered, now)? {
-            AnswerStatus::Accepted => Ok(()),
-            AnswerStatus::AlreadyAnswered => Err(InboxError::AlreadyAnswered(id.to_owned())),
-            AnswerStatus::Expired => Err(InboxError::Expired(id.to_owned())),
-            AnswerStatus::UnknownRequest => Err(InboxError::UnknownRequest(id.to_owned())),
+            ApprovalAnswerStatus::Accepted => Ok(()),
+            ApprovalAnswerStatus::AlreadyAnswered => Err(InboxError::AlreadyAnswered(id.to_owned())),
+            ApprovalAnswerStatus::Expired => Err(InboxError::Expired(id.to_owned())),
+            ApprovalAnswerStatus::UnknownRequest => Err(InboxError::UnknownRequest(id.to_owned())),
         }
     }
 

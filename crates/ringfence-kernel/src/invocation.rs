@@ -19,7 +19,7 @@ use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnection
 use crate::grant::access_subject;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval, SuspendedCall, UndecidedChanges};
 use crate::reply::ReplyNotes;
-use crate::tool_binding::{ErasedPlan, ErasedTool, RunOutcome};
+use crate::tool_binding::{ErasedPlan, ErasedTool, PlanRunOutcome};
 use crate::{
     AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, Decision, ErrorKind, Grant, Host,
     HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, Preview, ProgressListener, ProgressUpdate,
@@ -266,10 +266,10 @@ impl Invocation {
         }
         let ticket = self.issue_ticket(&accesses, &verdict, approval.as_ref(), cx)?;
         match plan.run(&ticket, self.notes) {
-            Ok(RunOutcome::FollowUp(groups, plan)) => {
+            Ok(PlanRunOutcome::FollowUp(groups, plan)) => {
                 Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }))
             }
-            Ok(RunOutcome::Finished(text)) => self.finish(&accesses, Ok(text), cx),
+            Ok(PlanRunOutcome::Finished(text)) => self.finish(&accesses, Ok(text), cx),
             Err(error) => self.finish(&accesses, Err(error), cx),
         }
     }

@@ -13,7 +13,7 @@ use crate::pattern::{host_pattern, path_pattern};
 use crate::policy::{Policy, PolicyRequest};
 use crate::preset::Preset;
 use crate::resource::{PolicyAction, ResourceAccess};
-use crate::rule::{PolicyRule, RuleSubject, quote_words};
+use crate::rule::{PolicyRule, RuleMatchInput, quote_words};
 use crate::rule_text::RuleText;
 use crate::sensitive::acting_program;
 use crate::taint::{Taint, TaintSet};
@@ -136,7 +136,7 @@ impl LayeredRules {
 
 impl Policy for LayeredRules {
     fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict {
-        let (seen, taint) = (RuleSubject::from_access(access), request.taint_without(access));
+        let (seen, taint) = (RuleMatchInput::from_access(access), request.taint_without(access));
         let judge = |layer: PolicyLayer, rule: &PolicyRule| build_verdict(layer, rule, access, &seen, request.tool);
         let about = |rule: &&PolicyRule| rule.matches(&seen, request, taint);
         if let Some((layer, rule)) = self.denials().find(|(_, rule)| about(rule)) {
@@ -234,7 +234,7 @@ fn build_verdict(
     layer: PolicyLayer,
     rule: &PolicyRule,
     access: &ResourceAccess,
-    seen: &RuleSubject<'_>,
+    seen: &RuleMatchInput<'_>,
     tool: &str,
 ) -> Verdict {
     let would = || match access.action {
@@ -260,7 +260,7 @@ fn build_verdict(
 
 /// Required assurance of an access: an answer that a client may have given by itself is enough for changes that can be
 /// undone, and for no more.
-fn required_assurance(access: &ResourceAccess, seen: &RuleSubject<'_>) -> Assurance {
+fn required_assurance(access: &ResourceAccess, seen: &RuleMatchInput<'_>) -> Assurance {
     let gives_away =
         matches!(access.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
             || (seen.is_secret() && access.action != PolicyAction::List);
@@ -363,7 +363,7 @@ pub(crate) fn narrowest_grant(rules: &LayeredRules, request: &PolicyRequest<'_>)
 }
 
 fn is_grantable(access: &ResourceAccess, verdict: &Verdict) -> bool {
-    let seen = RuleSubject::from_access(access);
+    let seen = RuleMatchInput::from_access(access);
     let ordinary = !seen.is_secret()
         && !seen.is_protected()
         && (access.action.is_file_action() || access.action == PolicyAction::External);

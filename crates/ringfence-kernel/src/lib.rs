@@ -12,7 +12,7 @@
 //! use std::sync::Arc;
 //!
 //! use ringfence_kernel::{
-//!     CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, MemoryStore, NullAuditSink, Preset,
+//!     CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, InMemoryApprovalStore, NullAuditSink, Preset,
 //!     Principal, Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 //! };
 //! use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@
 //!     policy: Box::new(LayeredRules::from_preset(Preset::ReadOnly)),
 //!     approver: Box::new(DenyApprover { advice: "start with another preset".to_owned() }),
 //!     audit: Box::new(NullAuditSink),
-//!     store: Box::new(MemoryStore::default()),
+//!     store: Box::new(InMemoryApprovalStore::default()),
 //!     workers: 1,
 //! });
 //! let session = Arc::new(Session {
@@ -114,10 +114,10 @@ pub use approval::{Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse
 pub use approver::{Approver, ApproverReply, DenyApprover};
 pub use audit::{AuditEvent, AuditSink, AuditSinkError, CallRecord, NullAuditSink};
 pub use call_context::{CallContext, CallOrigin, IoMode, LookupTarget, ProgressListener, ProgressUpdate};
-pub use commit_state::{AbandonReason, CommitState};
+pub use commit_state::{AbandonReason, CallCommitState};
 pub use dialect::Dialect;
 pub use error::{ErrorKind, NameSuggestions, ToolError};
-pub use explain::{AccessExplanation, ChangeExplanation, PolicyExplanation};
+pub use explain::{AccessExplanation, PolicyExplanation, ProgramChangeVerdict};
 pub use grant::{GRANT_LIFETIME, Grant};
 pub use granted_rules::GrantedRules;
 pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
@@ -145,15 +145,16 @@ pub use sensitive::{
 };
 pub use session::Session;
 pub use store::{
-    AnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, MemoryStore,
-    StoreError, SuspendLifetime,
+    ApprovalAnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome,
+    InMemoryApprovalStore, StoreError, SuspendLifetime,
 };
 pub use strict_json::{StrictJsonError, StrictValue, check_json};
 pub use suggest::nearest_name;
 pub use taint::{SessionTaint, Taint, TaintSet};
 pub use ticket::Ticket;
 pub use tool::{
-    ChangeGroup, FollowUpMode, FollowUpPlan, KeepDecision, NextPhase, PhasedTool, Tool, ToolCapabilities, ToolPlan,
+    ChangeGroup, ChangeGroupDecision, FollowUpMode, FollowUpPlan, PhasedTool, Tool, ToolCapabilities, ToolPhaseResult,
+    ToolPlan,
 };
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
 pub use verdict::{Assurance, Decision, PolicyLayer, ReviewRequirement, Verdict};

@@ -18,7 +18,7 @@ pub(crate) struct PendingApproval {
     pub(crate) taint: TaintSet,
     pub(crate) prompt: ApprovalPrompt,
     /// The groups of a run's changes, where the request is about these.
-    pub(crate) follow_up: Option<PendingGroups>,
+    pub(crate) follow_up: Option<PendingChangeGroups>,
 }
 
 impl PendingApproval {
@@ -38,7 +38,7 @@ pub(crate) struct ApprovalPrompt {
 }
 
 /// Changes of a run, some of which wait for approval.
-pub(crate) struct PendingGroups {
+pub(crate) struct PendingChangeGroups {
     /// Accesses of the run itself.
     pub(crate) run_accesses: Vec<ResourceAccess>,
     pub(crate) groups: Vec<ChangeGroup>,
@@ -46,7 +46,7 @@ pub(crate) struct PendingGroups {
     pub(crate) verdicts: Vec<Option<Verdict>>,
 }
 
-impl PendingGroups {
+impl PendingChangeGroups {
     pub(crate) fn accesses_of(&self, indices: &[usize]) -> Vec<ResourceAccess> {
         let groups = indices.iter().filter_map(|index| self.groups.get(*index));
         groups.flat_map(|group| group.accesses.iter().cloned()).collect()
@@ -62,7 +62,7 @@ pub(crate) struct UndecidedChanges {
 }
 
 /// Outcome of an approval request.
-pub(crate) enum AskOutcome {
+pub(crate) enum ApprovalRequestOutcome {
     Answered(ApprovalOutcome),
     Suspended(SuspendedCall),
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::approval::denial_message;
-use crate::approval_turn::AnswerKind;
+use crate::approval_turn::ApprovalAnswerKind;
 use crate::ask_approval::{in_store, record_first_answer};
 use crate::invocation::pending_error;
 use crate::pending_approval::ResumedCall;
@@ -79,9 +79,9 @@ impl Host {
         };
         let call = ToolCall { id: opened.call.clone(), name: opened.tool.clone(), arguments: opened.arguments.clone() };
         let (request, decision) = match self.redeem_token(&opened).await? {
-            AnswerLookup::Answered(found) => *found,
-            AnswerLookup::Invalid(why) => return self.refuse_resume(session, call, why),
-            AnswerLookup::Pending => {
+            ApprovalAnswerLookup::Answered(found) => *found,
+            ApprovalAnswerLookup::Invalid(why) => return self.refuse_resume(session, call, why),
+            ApprovalAnswerLookup::Pending => {
                 let reply = self.new_invocation(session, call).refuse(&[], &pending_error(&opened.request))?;
                 let suspended = SuspendedCall { token: token.to_owned(), request_id: opened.request };
                 return Ok(ToolReply { suspended: Some(suspended), ..reply });
@@ -94,7 +94,7 @@ impl Host {
         // A denial needs no plan.
         if !decision.response.approved {
             let message = denial_message(&request.reason, &decision.response, &decision.approval);
-            invocation.record_answer(AnswerKind::Denied(decision.approval.assurance)).await?;
+            invocation.record_answer(ApprovalAnswerKind::Denied(decision.approval.assurance)).await?;
             return invocation.refuse(&[], &ToolError::new(ErrorKind::ApprovalDenied, message));
         }
         let resumed = ResumedCall { token: opened, request, decision };
@@ -115,22 +115,22 @@ impl Host {
     }
 
     /// The answer to the request of a token that is still valid. The token is used up then.
-    async fn redeem_token(&self, opened: &ResumeToken) -> Result<AnswerLookup, HostError> {
+    async fn redeem_token(&self, opened: &ResumeToken) -> Result<ApprovalAnswerLookup, HostError> {
         let ResumeToken { request: id, nonce, expires, .. } = opened.clone();
         in_store(&self.config, move |store| {
             let now = SystemTime::now();
             if expires <= now {
-                return Ok(AnswerLookup::Invalid("the resume token has expired"));
+                return Ok(ApprovalAnswerLookup::Invalid("the resume token has expired"));
             }
             let found = store.request(&id)?;
             let answered = store.answer_of(&id)?;
             match (found, answered) {
-                (Some(_), None) => Ok(AnswerLookup::Pending),
+                (Some(_), None) => Ok(ApprovalAnswerLookup::Pending),
                 (Some(request), Some(answered)) if store.consume_nonce(&nonce, expires, now)? => {
                     store.close_request(&id)?;
-                    Ok(AnswerLookup::Answered(Box::new((request, answered))))
+                    Ok(ApprovalAnswerLookup::Answered(Box::new((request, answered))))
                 }
-                _ => Ok(AnswerLookup::Invalid("the resume token was already used")),
+                _ => Ok(ApprovalAnswerLookup::Invalid("the resume token was already used")),
             }
         })
         .await
@@ -163,7 +163,7 @@ impl ResumeToken {
 }
 
 /// State of a token's request in the store.
-enum AnswerLookup {
+enum ApprovalAnswerLookup {
     Answered(Box<(ApprovalRequest, ApprovalDecision)>),
     Pending,
     Invalid(&'static str),

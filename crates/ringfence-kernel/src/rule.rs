@@ -114,7 +114,7 @@ impl PolicyRule {
         self.mounts.iter().map(String::as_str)
     }
 
-    pub(crate) fn matches(&self, seen: &RuleSubject<'_>, request: &PolicyRequest<'_>, taint: TaintSet) -> bool {
+    pub(crate) fn matches(&self, seen: &RuleMatchInput<'_>, request: &PolicyRequest<'_>, taint: TaintSet) -> bool {
         self.matches_call(request, taint) && self.matches_access(seen)
     }
 
@@ -135,19 +135,20 @@ impl PolicyRule {
             && taint.contains_all(self.required_taint)
     }
 
-    pub(crate) fn matches_access(&self, seen: &RuleSubject<'_>) -> bool {
+    pub(crate) fn matches_access(&self, seen: &RuleMatchInput<'_>) -> bool {
         let breadth = self.match_breadth();
         // An allow must match every name of the resource; an ask or deny, one.
-        let holds = |test: &dyn Fn(&SubjectName) -> bool| match breadth {
+        let holds = |test: &dyn Fn(&RuleMatchName) -> bool| match breadth {
             MatchBreadth::Wide => seen.names.iter().any(test),
             MatchBreadth::Narrow => seen.names.iter().all(test),
         };
-        let of_file = |test: &dyn Fn(&SubjectName) -> bool| seen.may_match(PolicyAction::is_file_action) && holds(test);
+        let of_file =
+            |test: &dyn Fn(&RuleMatchName) -> bool| seen.may_match(PolicyAction::is_file_action) && holds(test);
         // A pattern that is meant for files says nothing about tools.
         let has_path = |action: PolicyAction| {
             action.is_file_action() || (action == PolicyAction::External && self.targets_external_tools())
         };
-        let of_path = |test: &dyn Fn(&SubjectName) -> bool| seen.may_match(has_path) && holds(test);
+        let of_path = |test: &dyn Fn(&RuleMatchName) -> bool| seen.may_match(has_path) && holds(test);
         // A moved file can be read under its new name.
         let reads = |action: PolicyAction| {
             breadth == MatchBreadth::Wide && action == PolicyAction::Move && self.actions.contains(&PolicyAction::Read)
@@ -245,44 +246,44 @@ impl fmt::Display for PolicyRule {
 
 /// An access, prepared once for all rules.
 #[derive(Debug)]
-pub(crate) struct RuleSubject<'a> {
+pub(crate) struct RuleMatchInput<'a> {
     /// Not known in an example that names a tool.
     action: Option<PolicyAction>,
     /// Not known in an example that names none.
     mount: Option<&'a str>,
-    names: Vec<SubjectName>,
+    names: Vec<RuleMatchName>,
 }
 
 #[derive(Debug)]
-struct SubjectName {
+struct RuleMatchName {
     path: CandidatePath,
     sensitivity: Sensitivity,
 }
 
-impl<'a> RuleSubject<'a> {
+impl<'a> RuleMatchInput<'a> {
     pub(crate) fn from_access(access: &'a ResourceAccess) -> Self {
         let PolicyResource { mount, .. } = &access.resource;
         // Sensitivity by identity holds under each of a file's names.
-        let known = |name: SubjectName| SubjectName {
+        let known = |name: RuleMatchName| RuleMatchName {
             sensitivity: name.sensitivity.union(access.resource.sensitivity),
             ..name
         };
         let names = match &access.resource {
             // The sensitivity by its only name is cached.
             PolicyResource { requested_path: given, resolved_path: None, .. } if access.action.is_file_action() => {
-                vec![SubjectName {
+                vec![RuleMatchName {
                     path: CandidatePath::new(given),
                     sensitivity: access.resource.effective_sensitivity(),
                 }]
             }
-            target => target.names().map(|name| known(SubjectName::new(name, Some(access.action)))).collect(),
+            target => target.names().map(|name| known(RuleMatchName::new(name, Some(access.action)))).collect(),
         };
         Self { action: Some(access.action), mount: Some(mount), names }
     }
 
     /// The subject of an example; fields that it leaves open are unknown.
     pub(crate) fn from_example(action: Option<PolicyAction>, mount: Option<&'a str>, target: &str) -> Self {
-        Self { action, mount, names: vec![SubjectName::new(target, action)] }
+        Self { action, mount, names: vec![RuleMatchName::new(target, action)] }
     }
 
     pub(crate) fn is_secret(&self) -> bool {
@@ -298,7 +299,7 @@ impl<'a> RuleSubject<'a> {
     }
 }
 
-impl SubjectName {
+impl RuleMatchName {
     fn new(text: &str, action: Option<PolicyAction>) -> Self {
         let is_file = action.is_none_or(PolicyAction::is_file_action);
         let sensitivity = if is_file { sensitivity(text) } else { Sensitivity::default() };

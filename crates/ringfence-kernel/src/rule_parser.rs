@@ -8,7 +8,7 @@
 use crate::pattern::{HostPatterns, PathPatterns};
 use crate::registry::name_matches;
 use crate::resource::{NET_MOUNT, PolicyAction, SEARCH_MOUNT};
-use crate::rule::{ACTION_GROUPS, PolicyRule, RuleExample, RuleSubject, action_from_name};
+use crate::rule::{ACTION_GROUPS, PolicyRule, RuleExample, RuleMatchInput, action_from_name};
 use crate::rule_text::RuleText;
 use crate::suggest::nearest_name;
 use crate::taint::{Taint, TaintSet};
@@ -132,7 +132,7 @@ impl RuleExample {
             ));
         }
         let target = if is_host && !has_port(target) { format!("{target}:443") } else { target.to_owned() };
-        let seen = RuleSubject::from_example(action, mount, &target);
+        let seen = RuleMatchInput::from_example(action, mount, &target);
         let tool_fits =
             action.is_some() || rule.tools.is_empty() || rule.tools.iter().any(|tool| name_matches(tool, word));
         match (tool_fits && rule.matches_access(&seen), *matches) {

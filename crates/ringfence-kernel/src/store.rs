@@ -22,7 +22,7 @@ pub struct StoreError(#[source] pub std::io::Error);
 
 /// The outcome of storing an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnswerStatus {
+pub enum ApprovalAnswerStatus {
     /// It is the one that counts.
     Accepted,
     /// Another one was there before.
@@ -93,7 +93,12 @@ pub trait ApprovalStore: Send + Sync + fmt::Debug {
     /// The unanswered requests, the oldest first.
     fn pending(&self, now: SystemTime) -> Result<Vec<ApprovalRequest>, StoreError>;
     /// Answers a request, unless it was answered before or its time is over.
-    fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError>;
+    fn answer(
+        &self,
+        id: &str,
+        answered: &ApprovalDecision,
+        now: SystemTime,
+    ) -> Result<ApprovalAnswerStatus, StoreError>;
     /// The answer to a request; `None` while there is none.
     fn answer_of(&self, id: &str) -> Result<Option<ApprovalDecision>, StoreError>;
     /// Lets a request wait for its answer by itself, and marks it as suspended.
@@ -127,12 +132,12 @@ pub trait ApprovalStore: Send + Sync + fmt::Debug {
 
 /// A store that ends with its process.
 #[derive(Debug, Default)]
-pub struct MemoryStore {
-    state: Mutex<MemoryStoreState>,
+pub struct InMemoryApprovalStore {
+    state: Mutex<InMemoryApprovalState>,
 }
 
 #[derive(Default)]
-struct MemoryStoreState {
+struct InMemoryApprovalState {
     requests: Vec<(ApprovalRequest, Option<ApprovalDecision>)>,
     /// By request.
     drafts: BTreeMap<String, ArgumentDraft>,
@@ -143,22 +148,22 @@ struct MemoryStoreState {
     key: Option<[u8; 32]>,
 }
 
-impl fmt::Debug for MemoryStoreState {
+impl fmt::Debug for InMemoryApprovalState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStoreState")
+        f.debug_struct("InMemoryApprovalState")
             .field("requests", &self.requests)
             .field("grants", &self.grants)
             .finish_non_exhaustive()
     }
 }
 
-impl MemoryStoreState {
+impl InMemoryApprovalState {
     fn find_request(&mut self, id: &str) -> Option<&mut (ApprovalRequest, Option<ApprovalDecision>)> {
         self.requests.iter_mut().find(|(request, _)| request.id == id)
     }
 }
 
-impl ApprovalStore for MemoryStore {
+impl ApprovalStore for InMemoryApprovalStore {
     fn open_request(&self, request: &ApprovalRequest) -> Result<(), StoreError> {
         let mut kept = self.lock();
         kept.requests.retain(|(other, _)| other.expires > request.opened);
@@ -176,14 +181,19 @@ impl ApprovalStore for MemoryStore {
         Ok(waiting.map(|(request, _)| request.clone()).collect())
     }
 
-    fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError> {
+    fn answer(
+        &self,
+        id: &str,
+        answered: &ApprovalDecision,
+        now: SystemTime,
+    ) -> Result<ApprovalAnswerStatus, StoreError> {
         Ok(match self.lock().find_request(id) {
-            None => AnswerStatus::UnknownRequest,
-            Some((_, Some(_))) => AnswerStatus::AlreadyAnswered,
-            Some((request, None)) if request.expires <= now => AnswerStatus::Expired,
+            None => ApprovalAnswerStatus::UnknownRequest,
+            Some((_, Some(_))) => ApprovalAnswerStatus::AlreadyAnswered,
+            Some((request, None)) if request.expires <= now => ApprovalAnswerStatus::Expired,
             Some((_, answer)) => {
                 *answer = Some(answered.clone());
-                AnswerStatus::Accepted
+                ApprovalAnswerStatus::Accepted
             }
         })
     }
@@ -284,9 +294,9 @@ impl ApprovalStore for MemoryStore {
     }
 }
 
-impl MemoryStore {
+impl InMemoryApprovalStore {
     /// A panic of another holder cannot leave this half changed: each change is one call.
-    fn lock(&self) -> MutexGuard<'_, MemoryStoreState> {
+    fn lock(&self) -> MutexGuard<'_, InMemoryApprovalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

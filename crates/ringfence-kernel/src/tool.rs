@@ -23,7 +23,7 @@ use crate::verdict::ReviewRequirement;
 /// use std::sync::Arc;
 ///
 /// use ringfence_kernel::{
-///     CallContext, CallLimits, DenyApprover, Dialect, Host, HostConfig, MemoryStore, NullAuditSink, PolicyAction,
+///     CallContext, CallLimits, DenyApprover, Dialect, Host, HostConfig, InMemoryApprovalStore, NullAuditSink, PolicyAction,
 ///     PolicyResource, Preset, Preview, Principal, ResourceAccess, Session, SessionTaint, Ticket, Tool, ToolBinding,
 ///     ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
 /// };
@@ -83,7 +83,7 @@ use crate::verdict::ReviewRequirement;
 ///     policy: Box::new(Preset::Edits),
 ///     approver: Box::new(DenyApprover { advice: "start with another preset".to_owned() }),
 ///     audit: Box::new(NullAuditSink),
-///     store: Box::new(MemoryStore::default()),
+///     store: Box::new(InMemoryApprovalStore::default()),
 ///     workers: 1,
 /// });
 /// let session = Arc::new(Session {
@@ -187,7 +187,7 @@ pub trait PhasedTool: Send + Sync + 'static {
         &self,
         work: Self::Prepared,
         ticket: &Ticket<'_>,
-    ) -> Result<NextPhase<Self::Outcome, Self::Prepared>, ToolError>;
+    ) -> Result<ToolPhaseResult<Self::Outcome, Self::Prepared>, ToolError>;
 
     /// What the call itself says about the changes that its program leaves.
     fn follow_up(&self, _: &Self::Prepared) -> FollowUpMode {
@@ -196,7 +196,7 @@ pub trait PhasedTool: Send + Sync + 'static {
 
     /// Takes a decision about each group that a phase left, and returns what they come to together: a new directory, for
     /// example, is not kept without an entry that it was made for. Called before anything of it is shown or run.
-    fn reconcile(&self, _: &mut Self::Prepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+    fn reconcile(&self, _: &mut Self::Prepared, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         wanted
     }
 
@@ -235,14 +235,14 @@ impl<T: Tool> PhasedTool for T {
         &self,
         work: Self::Prepared,
         ticket: &Ticket<'_>,
-    ) -> Result<NextPhase<Self::Outcome, Self::Prepared>, ToolError> {
-        self.run(work, ticket).map(NextPhase::Done)
+    ) -> Result<ToolPhaseResult<Self::Outcome, Self::Prepared>, ToolError> {
+        self.run(work, ticket).map(ToolPhaseResult::Done)
     }
 }
 
 /// The result of one phase of a call.
 #[derive(Debug)]
-pub enum NextPhase<O, W> {
+pub enum ToolPhaseResult<O, W> {
     /// The call is complete.
     Done(O),
     /// Changes that wait, such as those that a program made in its jail.
@@ -288,12 +288,12 @@ pub enum FollowUpMode {
 /// The decision about a group of changes.
 ///
 /// ```
-/// use ringfence_kernel::KeepDecision;
+/// use ringfence_kernel::ChangeGroupDecision;
 ///
-/// assert_eq!(KeepDecision::Keep.or_stricter(&KeepDecision::Ask), KeepDecision::Ask);
+/// assert_eq!(ChangeGroupDecision::Keep.or_stricter(&ChangeGroupDecision::Ask), ChangeGroupDecision::Ask);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub enum KeepDecision {
+pub enum ChangeGroupDecision {
     /// The changes are committed.
     Keep,
     /// A person is asked first.
@@ -302,7 +302,7 @@ pub enum KeepDecision {
     Refuse(ToolError),
 }
 
-impl KeepDecision {
+impl ChangeGroupDecision {
     /// The stricter of two, and of two equal ones the first.
     #[must_use]
     pub fn or_stricter(self, other: &Self) -> Self {

@@ -18,8 +18,9 @@ use serde_json::{Map, Value};
 use crate::decode::decode;
 use crate::reply::ReplyNotes;
 use crate::{
-    CallContext, CallLimits, ChangeGroup, Dialect, ErrorKind, FollowUpMode, FollowUpPlan, KeepDecision, NextPhase,
-    PhasedTool, Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPlan,
+    CallContext, CallLimits, ChangeGroup, ChangeGroupDecision, Dialect, ErrorKind, FollowUpMode, FollowUpPlan,
+    PhasedTool, Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPhaseResult,
+    ToolPlan,
 };
 
 /// A tool as one dialect offers it.
@@ -173,13 +174,13 @@ pub(crate) trait ErasedPlan: Send {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
     fn required_review(&self) -> Option<ReviewRequirement>;
     fn follow_up(&self) -> FollowUpMode;
-    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError>;
-    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<PlanRunOutcome, ToolError>;
+    fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision>;
     fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError>;
 }
 
 /// The state of a call after a run.
-pub(crate) enum RunOutcome {
+pub(crate) enum PlanRunOutcome {
     Finished(String),
     /// There is more to decide about.
     FollowUp(Vec<ChangeGroup>, Box<dyn ErasedPlan>),
@@ -190,22 +191,22 @@ pub(crate) fn bind<T: PhasedTool>(
     binding: ToolBinding<T>,
     names: Arc<[Cow<'static, str>]>,
 ) -> Arc<dyn ErasedTool> {
-    Arc::new(BoundTool { tool, binding: Arc::new(binding), names })
+    Arc::new(DialectTool { tool, binding: Arc::new(binding), names })
 }
 
-struct BoundTool<T: PhasedTool> {
+struct DialectTool<T: PhasedTool> {
     tool: Arc<T>,
     binding: Arc<ToolBinding<T>>,
     names: Arc<[Cow<'static, str>]>,
 }
 
-struct BoundPlan<T: PhasedTool> {
+struct DialectToolPlan<T: PhasedTool> {
     tool: Arc<T>,
     binding: Arc<ToolBinding<T>>,
     prepared: T::Prepared,
 }
 
-impl<T: PhasedTool> ErasedTool for BoundTool<T> {
+impl<T: PhasedTool> ErasedTool for DialectTool<T> {
     fn definition(&self) -> &ToolDefinition {
         &self.binding.definition
     }
@@ -236,12 +237,16 @@ impl<T: PhasedTool> ErasedTool for BoundTool<T> {
         check_actions::<T>(&accesses)?;
         Ok((
             accesses,
-            Box::new(BoundPlan { tool: Arc::clone(&self.tool), binding: Arc::clone(&self.binding), prepared: work }),
+            Box::new(DialectToolPlan {
+                tool: Arc::clone(&self.tool),
+                binding: Arc::clone(&self.binding),
+                prepared: work,
+            }),
         ))
     }
 }
 
-impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
+impl<T: PhasedTool> ErasedPlan for DialectToolPlan<T> {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         self.tool.preview(&mut self.prepared, cx)
     }
@@ -254,18 +259,18 @@ impl<T: PhasedTool> ErasedPlan for BoundPlan<T> {
         self.tool.follow_up(&self.prepared)
     }
 
-    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<RunOutcome, ToolError> {
+    fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<PlanRunOutcome, ToolError> {
         let Self { tool, binding, prepared: work } = *self;
         Ok(match tool.run_phase(work, ticket)? {
-            NextPhase::Done(outcome) => RunOutcome::Finished(binding.render(outcome, notes)),
-            NextPhase::FollowUp(FollowUpPlan { groups, prepared: work }) => {
+            ToolPhaseResult::Done(outcome) => PlanRunOutcome::Finished(binding.render(outcome, notes)),
+            ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: work }) => {
                 groups.iter().try_for_each(|group| check_actions::<T>(&group.accesses))?;
-                RunOutcome::FollowUp(groups, Box::new(Self { tool, binding, prepared: work }))
+                PlanRunOutcome::FollowUp(groups, Box::new(Self { tool, binding, prepared: work }))
             }
         })
     }
 
-    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+    fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         self.tool.reconcile(&mut self.prepared, wanted)
     }
 

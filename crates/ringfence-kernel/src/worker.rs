@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::AuditEvent;
 use crate::call_state::CallState;
 use crate::invocation::Invocation;
-use crate::{AbandonReason, CommitState, ErrorKind, HostError, IoMode, ToolError, ToolReply};
+use crate::{AbandonReason, CallCommitState, ErrorKind, HostError, IoMode, ToolError, ToolReply};
 
 /// Time that a committed change gets after its deadline, before the reply says that its end is unknown.
 const COMMIT_GRACE_TIME: Duration = Duration::from_millis(250);
@@ -27,9 +27,9 @@ impl Invocation {
         state: CallState,
         cancel: &CancellationToken,
     ) -> Result<CallState, HostError> {
-        let commit_state = CommitState::new();
+        let commit_state = CallCommitState::new();
         let mut waiting =
-            WorkerGuard { invocation: Arc::clone(self), commit_state: commit_state.clone(), finished: false };
+            WorkerWaitGuard { invocation: Arc::clone(self), commit_state: commit_state.clone(), finished: false };
         let limits = &self.host.workers;
         let workers = if self.stops_gracefully { &limits.programs } else { &limits.calls };
         let invocation = Arc::clone(self);
@@ -85,14 +85,14 @@ impl Invocation {
 }
 
 /// A caller that waits for a worker. Dropped while the work goes on, it cancels the call.
-struct WorkerGuard {
+struct WorkerWaitGuard {
     invocation: Arc<Invocation>,
-    commit_state: CommitState,
+    commit_state: CallCommitState,
     /// Nothing is waited for any more.
     finished: bool,
 }
 
-impl WorkerGuard {
+impl WorkerWaitGuard {
     /// Stops waiting. `None` if the worker committed first.
     fn abandon(&mut self, why: AbandonReason) -> Result<Option<ToolReply>, HostError> {
         if !self.commit_state.abandon(why) {
@@ -108,7 +108,7 @@ impl WorkerGuard {
     }
 }
 
-impl Drop for WorkerGuard {
+impl Drop for WorkerWaitGuard {
     fn drop(&mut self) {
         if !self.finished {
             // No caller is left to report a failed record to.

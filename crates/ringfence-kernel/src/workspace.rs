@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::{CallContext, ChangeGroup, KeepDecision, Preview, ResourceAccess, Ticket, ToolError};
+use crate::{CallContext, ChangeGroup, ChangeGroupDecision, Preview, ResourceAccess, Ticket, ToolError};
 
 /// The files that programs may work on.
 pub trait Workspace: Send + Sync + fmt::Debug {
@@ -66,7 +66,7 @@ pub trait WorkspaceChanges: Send + fmt::Debug {
     fn changed_paths(&self) -> Vec<ChangedPath>;
 
     /// Takes a decision about each group, and returns what they come to together.
-    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision>;
+    fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision>;
 
     /// For a person: the groups that need approval. Digests of the previewed files are kept, so that `commit` can check
     /// them.

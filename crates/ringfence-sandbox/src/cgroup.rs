@@ -378,9 +378,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Directories of our own at the roots of version 1, where that can be had.
-    struct TestHierarchy(CgroupHierarchy);
+    struct TestCgroupHierarchy(CgroupHierarchy);
 
-    impl TestHierarchy {
+    impl TestCgroupHierarchy {
         fn new(name: &str) -> Option<Self> {
             let base = |controller: &str| {
                 let path = PathBuf::from(format!("/sys/fs/cgroup/{controller}/test-{}-{name}", std::process::id()));
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    impl Drop for TestHierarchy {
+    impl Drop for TestCgroupHierarchy {
         fn drop(&mut self) {
             for base in self.0.bases() {
                 let _ = fs::remove_dir(base);
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_run_that_takes_too_much_memory_is_ended_and_that_is_known() {
-        let Some(base) = TestHierarchy::new("memory") else { return };
+        let Some(base) = TestCgroupHierarchy::new("memory") else { return };
         let groups = CgroupManager::with_hierarchy(base.0.clone());
         let group = groups.create(&JailLimits { memory_bytes: 48 * MIB, ..JailLimits::default() }).unwrap().unwrap();
         let ended = run(&group, "print(len(bytearray(8 << 20)))");
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn too_many_processes_are_not_started_and_none_is_left() {
-        let Some(base) = TestHierarchy::new("pids") else { return };
+        let Some(base) = TestCgroupHierarchy::new("pids") else { return };
         let groups = CgroupManager::with_hierarchy(base.0.clone());
         let group = groups.create(&JailLimits { processes: 8, ..JailLimits::default() }).unwrap().unwrap();
         let script = "
@@ -466,7 +466,7 @@ os._exit(0)";
 
     #[test]
     fn groups_are_used_again() {
-        let Some(base) = TestHierarchy::new("slots") else { return };
+        let Some(base) = TestCgroupHierarchy::new("slots") else { return };
         let groups = CgroupManager::with_hierarchy(base.0.clone());
         let make = || groups.create(&JailLimits::default()).unwrap().unwrap();
         let first = make().name().to_owned();
@@ -483,7 +483,7 @@ os._exit(0)";
 
     #[test]
     fn groups_of_dead_processes_are_removed() {
-        let Some(base) = TestHierarchy::new("sweep") else { return };
+        let Some(base) = TestCgroupHierarchy::new("sweep") else { return };
         let groups = CgroupManager::with_hierarchy(base.0.clone());
         let living = groups.create(&JailLimits::default()).unwrap().unwrap();
         let CgroupHierarchy::V1 { memory, .. } = &base.0 else { return };
@@ -508,7 +508,7 @@ os._exit(0)";
                     .is_usable()
             );
         }
-        let Some(base) = TestHierarchy::new("namespaces") else { return };
+        let Some(base) = TestCgroupHierarchy::new("namespaces") else { return };
         let groups = CgroupManager::with_hierarchy(base.0.clone());
         // One that a run has and that no process entered yet, and one that waits for the next.
         let group = groups.create(&JailLimits::default()).unwrap().unwrap();

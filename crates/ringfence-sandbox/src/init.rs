@@ -18,7 +18,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 use crate::bwrap::JailBackend;
 use crate::environment::PROXY_PORT;
 use crate::jail::{self, JailRoot};
-use crate::lock_budget::LockBudget;
+use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, drop_capabilities};
 use crate::memory_monitor::{MemoryMonitor, ProcessSource};
 use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, RunSpec, SetupError, SetupStep, SpawnerReply};
@@ -166,7 +166,7 @@ pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, S
 pub(crate) struct LimitMonitor<'a> {
     /// Nothing, where a cgroup keeps it.
     memory: Option<MemoryMonitor<'a>>,
-    locks: LockBudget,
+    locks: FileLockBudget,
     /// The seccomp listener, as long as a process can notify it.
     requests: Option<OwnedFd>,
     cpu: Duration,
@@ -184,7 +184,7 @@ impl<'a> LimitMonitor<'a> {
         let own_proc = matches!(processes, ProcessSource::JailProc);
         let watch = || MemoryMonitor::new(spec.limits.memory_bytes, processes, backend);
         let memory = (!spec.memory_by_cgroup).then(watch);
-        let locks = LockBudget::within(spec.limits.memory_bytes);
+        let locks = FileLockBudget::within(spec.limits.memory_bytes);
         Self { memory, locks, requests, cpu: spec.limits.cpu.max(Duration::from_secs(1)), own_proc }
     }
 

@@ -22,7 +22,7 @@ use crate::mounts::{
     max_inodes, pivot_into, procfs, tmpfs,
 };
 use crate::protocol::{JailUser, SetupError, SetupStep};
-use crate::sys::{self, ChildProcess, ForkResult, MountScope};
+use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};
 
 /// Namespaces of every jail.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
@@ -134,7 +134,7 @@ pub(crate) fn build_root() -> Result<JailRoot, SetupError> {
 }
 
 fn mount_root() -> Result<JailRoot, Errno> {
-    let root = clone_mount(CWD, IMAGE, MountScope::Tree)?;
+    let root = clone_mount(CWD, IMAGE, MountFlagScope::Tree)?;
     let hidden_root = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
     attach(&hidden_root, CWD, IMAGE)?;
     mkdirat(&hidden_root, "jail", Mode::from_raw_mode(0o755))?;
@@ -174,8 +174,8 @@ fn mount_proc(root: &OwnedFd) -> Result<bool, Errno> {
         Err(other) => return Err(other),
     };
     attach(&proc, root.as_fd(), "proc")?;
-    let part = clone_mount(proc.as_fd(), READ_ONLY_PROC_PATH, MountScope::Tree)?;
-    sys::set_mount_flags(part.as_fd(), READ_ONLY, MountScope::Tree, None)?;
+    let part = clone_mount(proc.as_fd(), READ_ONLY_PROC_PATH, MountFlagScope::Tree)?;
+    sys::set_mount_flags(part.as_fd(), READ_ONLY, MountFlagScope::Tree, None)?;
     attach(&part, proc.as_fd(), READ_ONLY_PROC_PATH)?;
     for name in MASKED_PROC_PATHS {
         mask_path(root, proc.as_fd(), name)?;
@@ -192,6 +192,6 @@ fn mask_path(root: &OwnedFd, directory: rustix::fd::BorrowedFd<'_>, name: &str) 
     };
     let is_directory = FileType::from_raw_mode(fstat(&target)?.st_mode) == FileType::Directory;
     let nothing = if is_directory { EMPTY_DIR } else { EMPTY_FILE };
-    let nothing = clone_mount(root.as_fd(), nothing.trim_start_matches('/'), MountScope::Mount)?;
+    let nothing = clone_mount(root.as_fd(), nothing.trim_start_matches('/'), MountFlagScope::Mount)?;
     attach_over(&nothing, target.as_fd())
 }

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 const CALL_BYTES: u64 = 512;
 
 /// Number of calls that may still lock a file. Released locks do not return to it.
-pub(crate) struct LockBudget {
+pub(crate) struct FileLockBudget {
     calls_left: u64,
 }
 
-impl LockBudget {
+impl FileLockBudget {
     pub(crate) fn within(memory_bytes: u64) -> Self {
         Self { calls_left: memory_bytes / CALL_BYTES }
     }
@@ -32,11 +32,11 @@ impl LockBudget {
 mod tests {
     use rustix::io::Errno;
 
-    use super::LockBudget;
+    use super::FileLockBudget;
 
     #[test]
     fn a_budget_ends_where_locks_could_fill_the_memory() {
-        let mut budget = LockBudget::within(3 * 512 + 511);
+        let mut budget = FileLockBudget::within(3 * 512 + 511);
         let taken: Vec<_> = (0..5).map(|_| budget.take()).collect();
         assert_eq!(taken, [Ok(()), Ok(()), Ok(()), Err(Errno::NOLCK), Err(Errno::NOLCK)]);
     }

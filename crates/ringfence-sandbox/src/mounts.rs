@@ -25,7 +25,7 @@ use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::etc;
-use crate::sys::{MountScope, set_mount_flags};
+use crate::sys::{MountFlagScope, set_mount_flags};
 use crate::toolchain_secrets::{SecretPath, find_secrets};
 
 /// Below this the image lies, in the namespace that new jails copy.
@@ -112,19 +112,19 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     // Over the root, where it hides nothing: paths are looked up from the held one.
     attach(&base, CWD, "/")?;
     let proc = match procfs() {
-        Err(Errno::PERM | Errno::ACCESS) => clone_mount(host.as_fd(), "proc", MountScope::Tree),
+        Err(Errno::PERM | Errno::ACCESS) => clone_mount(host.as_fd(), "proc", MountFlagScope::Tree),
         made => made,
     };
     attach(&proc?, base.as_fd(), "proc")?;
     let image = tmpfs("32m", "4096", TmpfsMode::OwnerOnly)?;
     attach(&image, base.as_fd(), "image")?;
-    fill_image(&ImageBuilder { base: &base, image: &image, host: &HostRoot(host), mounted }, toolchains)?;
-    set_mount_flags(image.as_fd(), READ_ONLY, MountScope::Mount, None)?;
+    fill_image(&JailImageBuilder { base: &base, image: &image, host: &HostRoot(host), mounted }, toolchains)?;
+    set_mount_flags(image.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?;
     pivot_into(&base)
 }
 
 /// An image that is being filled.
-struct ImageBuilder<'a> {
+struct JailImageBuilder<'a> {
     /// Mount that the image is attached to, invisible to jails.
     base: &'a OwnedFd,
     image: &'a OwnedFd,
@@ -198,10 +198,10 @@ pub(crate) fn attach_over(mount: &OwnedFd, target: BorrowedFd<'_>) -> Result<(),
 pub(crate) fn clone_mount(
     directory: BorrowedFd<'_>,
     path: impl rustix::path::Arg,
-    reach: MountScope,
+    reach: MountFlagScope,
 ) -> Result<OwnedFd, Errno> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    if reach == MountScope::Tree {
+    if reach == MountFlagScope::Tree {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     open_tree(directory, path, flags | OpenTreeFlags::AT_NO_AUTOMOUNT)
@@ -248,7 +248,7 @@ impl HostRoot {
     }
 }
 
-fn fill_image(all: &ImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
+fn fill_image(all: &JailImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
     let (image, host) = (all.image, all.host);
     for path in MOUNT_POINTS {
         make_directories(image, Path::new(path))?;
@@ -258,14 +258,14 @@ fn fill_image(all: &ImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errn
     for name in SYSTEM_DIRS {
         bind_from_host(image, host, Path::new(name))?;
         // Where the kernel shows it by no overlay, it is shown as it is.
-        all.overlay_directory(Path::new(name), ImageSource::System)?;
+        all.overlay_directory(Path::new(name), JailImageSource::System)?;
     }
     for name in DEVICES {
         let path = Path::new("dev").join(name);
         make_file(image, &path, b"")?;
-        let device = clone_mount(host.0.as_fd(), &path, MountScope::Mount)?;
+        let device = clone_mount(host.0.as_fd(), &path, MountFlagScope::Mount)?;
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        set_mount_flags(device.as_fd(), flags, MountScope::Mount, None)?;
+        set_mount_flags(device.as_fd(), flags, MountFlagScope::Mount, None)?;
         attach(&device, image.as_fd(), &path)?;
     }
     for (name, target) in DEV_LINKS {
@@ -278,14 +278,14 @@ fn fill_image(all: &ImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errn
     for name in etc::host_files(Path::new("/etc")) {
         let path = Path::new("etc").join(name);
         bind_from_host(image, host, &path)?;
-        all.overlay_directory(&path, ImageSource::System)?;
+        all.overlay_directory(&path, JailImageSource::System)?;
     }
     for path in toolchains {
         let Ok(path) = path.strip_prefix("/") else { continue };
         // One that lies in what is shown already is there.
         if is_plain(path) && openat(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_err() {
             bind_from_host(image, host, path)?;
-            if let ImageOverlay::NotApplied(shown) = all.overlay_directory(path, ImageSource::Toolchain)? {
+            if let JailImageOverlay::NotApplied(shown) = all.overlay_directory(path, JailImageSource::Toolchain)? {
                 unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
             }
         }
@@ -295,45 +295,45 @@ fn fill_image(all: &ImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errn
 
 /// Source of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ImageSource {
+enum JailImageSource {
     System,
     Toolchain,
 }
 
 /// Whether a directory is mounted through an overlay.
-enum ImageOverlay {
+enum JailImageOverlay {
     Applied,
     /// It is shown as it is.
     NotApplied(OwnedFd),
 }
 
-impl ImageBuilder<'_> {
+impl JailImageBuilder<'_> {
     /// Mounts a directory through an overlay: there is no process at the other end of its sockets and pipes, secrets in
     /// it are empty, and lists of mounts reveal nothing of the host's file system. Mounts inside it are lost, and later
     /// changes of the host may be missed. So a directory of the system, which packages change, is mounted directly, but
     /// for secrets, if its file system reveals nothing or has a mount inside.
-    fn overlay_directory(&self, path: &Path, within: ImageSource) -> Result<ImageOverlay, Errno> {
+    fn overlay_directory(&self, path: &Path, within: JailImageSource) -> Result<JailImageOverlay, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let shown = match openat(self.image, path, flags, Mode::empty()) {
             Ok(shown) => shown,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(ImageOverlay::Applied),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(JailImageOverlay::Applied),
             Err(other) => return Err(other),
         };
         let whole = Path::new("/").join(path);
         let Some(secrets) = find_secrets(&descriptor_directory(&self.host.0), path) else {
-            return Ok(ImageOverlay::NotApplied(shown));
+            return Ok(JailImageOverlay::NotApplied(shown));
         };
         let holds_mounts = self.mounted.iter().any(|point| *point != whole && point.starts_with(&whole));
-        if within == ImageSource::System && (holds_mounts || is_local(&shown)?) {
+        if within == JailImageSource::System && (holds_mounts || is_local(&shown)?) {
             self.mask_in_place(&shown, &secrets)?;
-            return Ok(ImageOverlay::NotApplied(shown));
+            return Ok(JailImageOverlay::NotApplied(shown));
         }
         let masks = self.build_mask(&secrets)?;
         let empty = openat(self.image, components(Path::new(EMPTY_DIR)).collect::<PathBuf>(), flags, Mode::empty())?;
         let lower: Vec<&OwnedFd> = masks.iter().map(|(_, directory)| directory).chain([&shown, &empty]).collect();
         let both = overlay(&lower, None).or_else(|_| {
             // Where scripts will be, there is nothing in the image yet.
-            attach(&clone_mount(shown.as_fd(), "", MountScope::Mount)?, self.image.as_fd(), "run/ringfence")?;
+            attach(&clone_mount(shown.as_fd(), "", MountFlagScope::Mount)?, self.image.as_fd(), "run/ringfence")?;
             let masks = masks.iter().map(|(path, _)| format!("{path}:")).collect::<String>();
             let paths = format!("{masks}image/run/ringfence:image/run/nothing/directory");
             let both = overlay_by_paths(self.base, &paths, &[]);
@@ -341,10 +341,10 @@ impl ImageBuilder<'_> {
             unmount(descriptor_path(&aside), UnmountFlags::DETACH)?;
             both
         });
-        let Ok(both) = both else { return Ok(ImageOverlay::NotApplied(shown)) };
+        let Ok(both) = both else { return Ok(JailImageOverlay::NotApplied(shown)) };
         unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
-        set_mount_flags(both.as_fd(), READ_ONLY, MountScope::Mount, None)?;
-        attach(&both, self.image.as_fd(), path).map(|()| ImageOverlay::Applied)
+        set_mount_flags(both.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?;
+        attach(&both, self.image.as_fd(), path).map(|()| JailImageOverlay::Applied)
     }
 
     fn mask_in_place(&self, shown: &OwnedFd, secrets: &[SecretPath]) -> Result<(), Errno> {
@@ -354,7 +354,7 @@ impl ImageBuilder<'_> {
                 SecretPath::Directory(path) => (path, EMPTY_DIR),
             };
             let target = openat(shown, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-            let nothing = clone_mount(self.image.as_fd(), nothing.trim_start_matches('/'), MountScope::Mount)?;
+            let nothing = clone_mount(self.image.as_fd(), nothing.trim_start_matches('/'), MountFlagScope::Mount)?;
             attach_over(&nothing, target.as_fd())?;
         }
         Ok(())
@@ -432,12 +432,12 @@ fn bind_from_host(image: &OwnedFd, host: &HostRoot, path: &Path) -> Result<(), E
         FileType::RegularFile => return copy_file(image, host, path),
         _ => return Ok(()),
     }
-    let copied = match clone_mount(host.0.as_fd(), path, MountScope::Tree) {
+    let copied = match clone_mount(host.0.as_fd(), path, MountFlagScope::Tree) {
         Ok(copied) => copied,
         Err(Errno::ACCESS | Errno::NOENT) => return Ok(()),
         Err(other) => return Err(other),
     };
-    set_mount_flags(copied.as_fd(), READ_ONLY, MountScope::Tree, None)?;
+    set_mount_flags(copied.as_fd(), READ_ONLY, MountFlagScope::Tree, None)?;
     attach(&copied, image.as_fd(), path)
 }
 

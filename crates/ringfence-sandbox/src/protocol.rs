@@ -217,7 +217,7 @@ pub(crate) struct RunMount {
 
 impl SpawnerRequest {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut text = MessageWriter::default();
+        let mut text = SpawnerMessageWriter::default();
         match self {
             Self::SetImage => text.byte(0),
             Self::Create { name, identity } => text.byte(1).number(*name).identity(*identity),
@@ -230,7 +230,7 @@ impl SpawnerRequest {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        let mut reader = MessageReader(bytes);
+        let mut reader = SpawnerMessageReader(bytes);
         Ok(match reader.byte()? {
             0 => Self::SetImage,
             1 => Self::Create { name: reader.number()?, identity: reader.identity()? },
@@ -264,7 +264,7 @@ impl LimitExceeded {
 
 impl SpawnerReply {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut text = MessageWriter::default();
+        let mut text = SpawnerMessageWriter::default();
         match self {
             Self::Ready => text.byte(0),
             Self::Created => text.byte(1),
@@ -283,7 +283,7 @@ impl SpawnerReply {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        let mut reader = MessageReader(bytes);
+        let mut reader = SpawnerMessageReader(bytes);
         Ok(match reader.byte()? {
             0 => Self::Ready,
             1 => Self::Created,
@@ -306,7 +306,7 @@ impl SpawnerReply {
 impl RunSpec {
     /// As a memory file.
     pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
-        let mut text = MessageWriter::default();
+        let mut text = SpawnerMessageWriter::default();
         text.list(&self.argv, |text, one| text.bytes(one.as_bytes()));
         text.list(&self.env, |text, one| text.bytes(one.as_bytes()));
         text.bytes(self.script_name.as_bytes()).bytes(&self.script).limits(&self.limits);
@@ -319,10 +319,10 @@ impl RunSpec {
 
     pub(crate) fn read(file: &OwnedFd) -> Result<Self, Errno> {
         let bytes = read_memory_file(file)?;
-        let mut reader = MessageReader(&bytes);
+        let mut reader = SpawnerMessageReader(&bytes);
         Ok(Self {
-            argv: reader.list(MessageReader::text)?,
-            env: reader.list(MessageReader::text)?,
+            argv: reader.list(SpawnerMessageReader::text)?,
+            env: reader.list(SpawnerMessageReader::text)?,
             script_name: reader.text()?,
             script: reader.bytes()?.to_vec(),
             limits: reader.limits()?,
@@ -331,7 +331,7 @@ impl RunSpec {
                     alias: reader.text()?,
                     path: reader.path()?,
                     is_mount: reader.flag()?,
-                    masked: reader.list(MessageReader::path)?,
+                    masked: reader.list(SpawnerMessageReader::path)?,
                 })
             })?,
             memory_by_cgroup: reader.flag()?,
@@ -344,13 +344,13 @@ impl RunSpec {
 
 /// Paths, as a memory file.
 pub(crate) fn write_paths(paths: &[PathBuf]) -> std::io::Result<OwnedFd> {
-    let mut text = MessageWriter::default();
+    let mut text = SpawnerMessageWriter::default();
     text.paths(paths);
     memory_file(&text.0)
 }
 
 pub(crate) fn read_paths(file: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
-    Ok(MessageReader(&read_memory_file(file)?).list(MessageReader::path)?)
+    Ok(SpawnerMessageReader(&read_memory_file(file)?).list(SpawnerMessageReader::path)?)
 }
 
 fn memory_file(bytes: &[u8]) -> std::io::Result<OwnedFd> {
@@ -372,9 +372,9 @@ fn read_memory_file(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
 
 /// Bytes to be sent.
 #[derive(Default)]
-struct MessageWriter(Vec<u8>);
+struct SpawnerMessageWriter(Vec<u8>);
 
-impl MessageWriter {
+impl SpawnerMessageWriter {
     fn byte(&mut self, byte: u8) -> &mut Self {
         self.0.push(byte);
         self
@@ -423,9 +423,9 @@ impl MessageWriter {
 }
 
 /// The unread rest of a message.
-struct MessageReader<'a>(&'a [u8]);
+struct SpawnerMessageReader<'a>(&'a [u8]);
 
-impl<'a> MessageReader<'a> {
+impl<'a> SpawnerMessageReader<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedMessage> {
         let (taken, rest) = self.0.split_at_checked(length).ok_or(MalformedMessage)?;
         self.0 = rest;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::{ChangeKind, ChangedPath, ErrorKind, KeepDecision, ToolError};
+use ringfence_kernel::{ChangeGroupDecision, ChangeKind, ChangedPath, ErrorKind, ToolError};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -26,7 +26,7 @@ pub(crate) struct RunCodeReport {
     pub(crate) changes: Vec<ChangedPath>,
     /// Most paths that are listed.
     pub(crate) max_listed: usize,
-    committed: CommitExtent,
+    committed: KeptChangesExtent,
     /// The caller wanted them dropped.
     pub(crate) discarded: bool,
     pub(crate) change: Option<String>,
@@ -34,13 +34,13 @@ pub(crate) struct RunCodeReport {
 
 /// The part of a program's changes that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CommitExtent {
+enum KeptChangesExtent {
     All,
     Some,
     None,
 }
 
-impl CommitExtent {
+impl KeptChangesExtent {
     const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -91,7 +91,7 @@ impl RunSummary {
             .detail("truncated", self.truncated)
             .detail("duration", millis(self.duration))
             .detail("endedBy", self.exit_reason.name())
-            .detail("committed", CommitExtent::None.name())
+            .detail("committed", KeptChangesExtent::None.name())
             .detail("walls", self.isolation);
         if let Some(signal) = self.signal {
             error = error.detail("signal", signal);
@@ -112,30 +112,30 @@ impl RunCodeReport {
     /// known, keep their own error.
     pub(crate) fn with_changes_refused(
         self,
-        mut decided: Vec<KeepDecision>,
+        mut decided: Vec<ChangeGroupDecision>,
         refused: ToolError,
     ) -> Result<Self, ToolError> {
         let exit_code = self.exit_code;
         if let Some(committed) = refused.details.get("committed").cloned() {
             // A commit that may not survive a power cut counts as made.
-            let committed = if committed == true { Value::from(CommitExtent::All.name()) } else { committed };
+            let committed = if committed == true { Value::from(KeptChangesExtent::All.name()) } else { committed };
             return Err(self.summary.attach_to(refused).detail("exitCode", exit_code).detail("committed", committed));
         }
         if matches!(refused.kind, ErrorKind::Cancelled | ErrorKind::Timeout) || self.changes.is_empty() {
             return Err(self.summary.attach_to(refused).detail("exitCode", exit_code));
         }
         for decision in &mut decided {
-            if !matches!(decision, KeepDecision::Refuse(_)) {
-                *decision = KeepDecision::Refuse(refused.clone());
+            if !matches!(decision, ChangeGroupDecision::Refuse(_)) {
+                *decision = ChangeGroupDecision::Refuse(refused.clone());
             }
         }
         self.with_decisions(&decided)
     }
 
     /// The report once every group was decided. Discarded changes make it an error that names them.
-    pub(crate) fn with_decisions(mut self, decided: &[KeepDecision]) -> Result<Self, ToolError> {
+    pub(crate) fn with_decisions(mut self, decided: &[ChangeGroupDecision]) -> Result<Self, ToolError> {
         let refusal = |change: &ChangedPath| match decided.get(change.group) {
-            Some(KeepDecision::Refuse(error)) => Some(error),
+            Some(ChangeGroupDecision::Refuse(error)) => Some(error),
             _ => None,
         };
         let (kept, not_kept): (Vec<_>, Vec<_>) =
@@ -144,9 +144,9 @@ impl RunCodeReport {
         let of_kind = |kind: ErrorKind| errors.iter().find(|error| error.kind == kind);
         let first = of_kind(ErrorKind::ApprovalDenied).or(of_kind(ErrorKind::PermissionDenied)).or(errors.first());
         let Some(first) = first else {
-            return Ok(Self { committed: CommitExtent::All, changes: kept, ..self });
+            return Ok(Self { committed: KeptChangesExtent::All, changes: kept, ..self });
         };
-        let committed = if kept.is_empty() { CommitExtent::None } else { CommitExtent::Some };
+        let committed = if kept.is_empty() { KeptChangesExtent::None } else { KeptChangesExtent::Some };
         let others = match kept.len() {
             0 => "none of the program's changes were kept".to_owned(),
             1 => "1 other change was kept".to_owned(),
@@ -199,7 +199,7 @@ impl RunCodeReport {
             exit_code,
             changes: Vec::new(),
             max_listed: 0,
-            committed: CommitExtent::None,
+            committed: KeptChangesExtent::None,
             discarded: false,
             change: None,
         }

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::{
-    CODE_MOUNT, CallContext, CallLimits, DuplicateToolError, Egress, EgressChannel, ErrorKind, FollowUpMode,
-    FollowUpPlan, KeepDecision, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody,
-    ProgressUpdate, ResourceAccess, ReviewRequirement, Taint, Ticket, ToolBinding, ToolError, ToolPlan, ToolRegistry,
-    Workspace, WorkspaceChanges,
+    CODE_MOUNT, CallContext, CallLimits, ChangeGroupDecision, DuplicateToolError, Egress, EgressChannel, ErrorKind,
+    FollowUpMode, FollowUpPlan, NET_MOUNT, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody,
+    ProgressUpdate, ResourceAccess, ReviewRequirement, Taint, Ticket, ToolBinding, ToolError, ToolPhaseResult,
+    ToolPlan, ToolRegistry, Workspace, WorkspaceChanges,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -248,7 +248,7 @@ fn wrap_hosts(hosts: &[String]) -> Vec<&[String]> {
 
 /// The two halves of a call.
 #[derive(Debug)]
-pub(crate) enum RunCodePrepared {
+pub(crate) enum RunCodePlan {
     Run(Box<RunCodeProgram>, JailLimits),
     Commit(Box<FinishedRun>),
 }
@@ -260,11 +260,11 @@ pub(crate) struct FinishedRun {
     changes: Box<dyn WorkspaceChanges>,
     review: bool,
     /// The decision about each group of changes.
-    decisions: Vec<KeepDecision>,
+    decisions: Vec<ChangeGroupDecision>,
 }
 
 /// What a phase of `run_code` comes to.
-type RunCodePhase = NextPhase<RunCodeReport, RunCodePrepared>;
+type RunCodePhase = ToolPhaseResult<RunCodeReport, RunCodePlan>;
 
 #[derive(Debug)]
 struct RunCodeTool {
@@ -275,7 +275,7 @@ struct RunCodeTool {
 
 impl PhasedTool for RunCodeTool {
     type Args = RunCodeProgram;
-    type Prepared = RunCodePrepared;
+    type Prepared = RunCodePlan;
     type Outcome = RunCodeReport;
     const GRACEFUL_STOP: bool = true;
     const ACTIONS: &'static [PolicyAction] = &[
@@ -287,7 +287,7 @@ impl PhasedTool for RunCodeTool {
         PolicyAction::Lose,
     ];
 
-    fn plan(&self, mut program: RunCodeProgram, cx: &CallContext<'_>) -> Result<ToolPlan<RunCodePrepared>, ToolError> {
+    fn plan(&self, mut program: RunCodeProgram, cx: &CallContext<'_>) -> Result<ToolPlan<RunCodePlan>, ToolError> {
         cx.set_subject(program.language.name());
         let limits = program.limits(cx.limits)?;
         program.network = match &self.setup.egress {
@@ -300,20 +300,20 @@ impl PhasedTool for RunCodeTool {
                 return Err(ToolError::new(ErrorKind::Unavailable, message));
             }
         };
-        Ok(ToolPlan { accesses: program.accesses()?, prepared: RunCodePrepared::Run(Box::new(program), limits) })
+        Ok(ToolPlan { accesses: program.accesses()?, prepared: RunCodePlan::Run(Box::new(program), limits) })
     }
 
-    fn preview(&self, work: &mut RunCodePrepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut RunCodePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         match work {
-            RunCodePrepared::Run(program, _) => Ok(program.preview()),
-            RunCodePrepared::Commit(left) => left.changes.preview(cx),
+            RunCodePlan::Run(program, _) => Ok(program.preview()),
+            RunCodePlan::Commit(left) => left.changes.preview(cx),
         }
     }
 
-    fn run_phase(&self, work: RunCodePrepared, ticket: &Ticket<'_>) -> Result<RunCodePhase, ToolError> {
+    fn run_phase(&self, work: RunCodePlan, ticket: &Ticket<'_>) -> Result<RunCodePhase, ToolError> {
         match work {
-            RunCodePrepared::Run(program, limits) => self.run_program(&program, limits, ticket.context()),
-            RunCodePrepared::Commit(left) => left.commit(ticket).map(NextPhase::Done),
+            RunCodePlan::Run(program, limits) => self.run_program(&program, limits, ticket.context()),
+            RunCodePlan::Commit(left) => left.commit(ticket).map(ToolPhaseResult::Done),
         }
     }
 
@@ -322,36 +322,36 @@ impl PhasedTool for RunCodeTool {
         limits.longest_run_time + limits.call_time
     }
 
-    fn required_review(&self, work: &RunCodePrepared) -> Option<ReviewRequirement> {
-        matches!(work, RunCodePrepared::Commit(left) if left.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
+    fn required_review(&self, work: &RunCodePlan) -> Option<ReviewRequirement> {
+        matches!(work, RunCodePlan::Commit(left) if left.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
     }
 
-    fn follow_up(&self, work: &RunCodePrepared) -> FollowUpMode {
+    fn follow_up(&self, work: &RunCodePlan) -> FollowUpMode {
         match work {
-            RunCodePrepared::Run(program, _) => match program.mode {
+            RunCodePlan::Run(program, _) => match program.mode {
                 RunCodeMode::Auto => FollowUpMode::Policy,
                 RunCodeMode::Review => FollowUpMode::Review,
                 RunCodeMode::Discard => FollowUpMode::Discard,
             },
-            RunCodePrepared::Commit(left) if left.review => FollowUpMode::Review,
-            RunCodePrepared::Commit(_) => FollowUpMode::Policy,
+            RunCodePlan::Commit(left) if left.review => FollowUpMode::Review,
+            RunCodePlan::Commit(_) => FollowUpMode::Policy,
         }
     }
 
-    fn reconcile(&self, work: &mut RunCodePrepared, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+    fn reconcile(&self, work: &mut RunCodePlan, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         match work {
-            RunCodePrepared::Commit(left) => {
+            RunCodePlan::Commit(left) => {
                 left.decisions = left.changes.reconcile(wanted);
                 left.decisions.clone()
             }
-            RunCodePrepared::Run(..) => wanted,
+            RunCodePlan::Run(..) => wanted,
         }
     }
 
-    fn abort(&self, work: RunCodePrepared, refused: ToolError) -> Result<RunCodeReport, ToolError> {
+    fn abort(&self, work: RunCodePlan, refused: ToolError) -> Result<RunCodeReport, ToolError> {
         match work {
-            RunCodePrepared::Commit(left) => left.report.with_changes_refused(left.decisions, refused),
-            RunCodePrepared::Run(..) => Err(refused),
+            RunCodePlan::Commit(left) => left.report.with_changes_refused(left.decisions, refused),
+            RunCodePlan::Run(..) => Err(refused),
         }
     }
 }
@@ -364,10 +364,10 @@ impl FinishedRun {
         }
         for (group, error) in ticket.withheld() {
             if let Some(decision) = decided.get_mut(group) {
-                *decision = KeepDecision::Refuse(error);
+                *decision = ChangeGroupDecision::Refuse(error);
             }
         }
-        let change = decided.contains(&KeepDecision::Keep).then(|| ticket.change_id().to_owned());
+        let change = decided.contains(&ChangeGroupDecision::Keep).then(|| ticket.change_id().to_owned());
         report.change = change;
         report.with_decisions(&decided)
     }
@@ -398,7 +398,7 @@ impl RunCodeTool {
             stdin: None,
         };
         let mut ended = sandbox
-            .run(&job, &ToolObserver { cx, egress: channel.as_deref() })
+            .run(&job, &RunCodeObserver { cx, egress: channel.as_deref() })
             .map_err(|failure| tool_error(&failure))?;
         let upper = ended.upper.take();
         let limits = &job.limits;
@@ -412,7 +412,7 @@ impl RunCodeTool {
         };
         match upper {
             Some(upper) => self.collect_changes(report, &view, upper, program.mode, cx),
-            None => Ok(NextPhase::Done(report)),
+            None => Ok(ToolPhaseResult::Done(report)),
         }
     }
 
@@ -430,20 +430,20 @@ impl RunCodeTool {
         let mut changes = match self.setup.workspace.changes(view, upper, cx) {
             Ok(changes) => changes,
             // Changes that are discarded need not be compared.
-            Err(_) if report.discarded => return Ok(NextPhase::Done(report)),
-            Err(error) => return report.with_changes_refused(Vec::new(), error).map(NextPhase::Done),
+            Err(_) if report.discarded => return Ok(ToolPhaseResult::Done(report)),
+            Err(error) => return report.with_changes_refused(Vec::new(), error).map(ToolPhaseResult::Done),
         };
         if mode == RunCodeMode::Review {
             changes.merge();
         }
         report.changes = changes.changed_paths();
         if report.changes.is_empty() || report.discarded {
-            return Ok(NextPhase::Done(report));
+            return Ok(ToolPhaseResult::Done(report));
         }
         let groups = changes.groups();
-        let decisions = vec![KeepDecision::Ask; groups.len()];
+        let decisions = vec![ChangeGroupDecision::Ask; groups.len()];
         let finished = FinishedRun { report, changes, review: mode == RunCodeMode::Review, decisions };
-        Ok(NextPhase::FollowUp(FollowUpPlan { groups, prepared: RunCodePrepared::Commit(Box::new(finished)) }))
+        Ok(ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: RunCodePlan::Commit(Box::new(finished)) }))
     }
 
     fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {
@@ -501,12 +501,12 @@ fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
 }
 
 /// Passes on a program's output, records its connections, and cancels the jail when the call is abandoned.
-struct ToolObserver<'a> {
+struct RunCodeObserver<'a> {
     cx: &'a CallContext<'a>,
     egress: Option<&'a dyn EgressChannel>,
 }
 
-impl ProgramObserver for ToolObserver<'_> {
+impl ProgramObserver for RunCodeObserver<'_> {
     fn on_output(&self, stream: OutputStream, bytes: &[u8]) {
         self.cx.report_progress(&ProgressUpdate { stream: stream.name(), text: &String::from_utf8_lossy(bytes) });
     }

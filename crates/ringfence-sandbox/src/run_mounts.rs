@@ -22,7 +22,7 @@ use crate::mounts::{
     overlay_by_paths, tmpfs,
 };
 use crate::protocol::{RunSpec, SetupError, SetupStep};
-use crate::sys::{MountScope, set_mount_flags};
+use crate::sys::{MountFlagScope, set_mount_flags};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
 const MOUNTS_DIR: &str = "/mnt";
@@ -126,10 +126,10 @@ fn mount_read_only_dirs(spec: &RunSpec, shown: &[OwnedFd], hidden_root: &OwnedFd
         attach_hidden(mount, hidden_root, &mounted)?;
         let both = overlay(&[mount, &empty], None)
             .or_else(|_| overlay_by_paths(hidden_root, &format!("{mounted}:empty"), &[]))?;
-        set_mount_flags(both.as_fd(), READ_ONLY, MountScope::Mount, None)?;
+        set_mount_flags(both.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?;
         attach(&both, names.as_fd(), &directory.alias)?;
     }
-    set_mount_flags(names.as_fd(), READ_ONLY, MountScope::Mount, None)
+    set_mount_flags(names.as_fd(), READ_ONLY, MountFlagScope::Mount, None)
 }
 
 fn mask_all(spec: &RunSpec) -> Result<(), Errno> {
@@ -153,7 +153,7 @@ fn mask_path(root: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
         FileType::Directory => EMPTY_DIR,
         _ => EMPTY_FILE,
     };
-    attach_over(&clone_mount(CWD, nothing, MountScope::Mount)?, target.as_fd())
+    attach_over(&clone_mount(CWD, nothing, MountFlagScope::Mount)?, target.as_fd())
 }
 
 /// Resolves a path beneath the root. A link is followed as long as it stays there: its target would be read through it.
@@ -178,5 +178,5 @@ fn write_script(spec: &RunSpec) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &spec.script_name, flags, Mode::from_raw_mode(0o444))?;
     File::from(file).write_all(&spec.script)?;
-    Ok(set_mount_flags(directory.as_fd(), READ_ONLY, MountScope::Mount, None)?)
+    Ok(set_mount_flags(directory.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?)
 }

@@ -29,7 +29,7 @@ use crate::protocol::{
     JailUser, MAX_MESSAGE_BYTES, RunMount, RunSpec, SetupError, SetupStep, SpawnerReply, SpawnerRequest, read_paths,
 };
 use crate::seccomp::SeccompFilters;
-use crate::sys::{self, ChildProcess, ForkResult, MountScope};
+use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};
 
 /// Name of this process, by which it knows its role.
 pub(crate) const NAME: &str = "ringfence-spawner";
@@ -371,10 +371,10 @@ fn mount_if_same(held: BorrowedFd<'_>, directory: &RunMount) -> Result<OwnedFd, 
         return Err(failed()(Errno::STALE));
     }
     // Mounts inside, in a namespace that is not ours, cannot be excluded.
-    let mount = clone_mount(found.as_fd(), "", MountScope::Mount)
-        .or_else(|_| clone_mount(found.as_fd(), "", MountScope::Tree))
+    let mount = clone_mount(found.as_fd(), "", MountFlagScope::Mount)
+        .or_else(|_| clone_mount(found.as_fd(), "", MountFlagScope::Tree))
         .map_err(SetupStep::Show.failed())?;
-    sys::set_mount_flags(mount.as_fd(), READ_ONLY, MountScope::Tree, None).map_err(SetupStep::Show.failed())?;
+    sys::set_mount_flags(mount.as_fd(), READ_ONLY, MountFlagScope::Tree, None).map_err(SetupStep::Show.failed())?;
     Ok(mount)
 }
 

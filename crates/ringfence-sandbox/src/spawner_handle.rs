@@ -30,7 +30,7 @@ use crate::limits::JailLimits;
 use crate::mounts::{READ_ONLY, clone_mount};
 use crate::protocol::{JailUser, MAX_MESSAGE_BYTES, SpawnerReply, SpawnerRequest, write_paths};
 use crate::spawner;
-use crate::sys::{self, MountScope};
+use crate::sys::{self, MountFlagScope};
 
 /// Time for the spawner to exit by itself.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -175,8 +175,8 @@ impl SpawnerHandle {
         to: JailUser,
     ) -> Result<Result<OwnedFd, Errno>, JailError> {
         let map = self.user_ns_for(owner(directory)?, to)?;
-        Ok(clone_mount(directory.as_fd(), "", MountScope::Mount).and_then(|mount| {
-            sys::set_mount_flags(mount.as_fd(), READ_ONLY, MountScope::Mount, Some((*map).as_fd()))?;
+        Ok(clone_mount(directory.as_fd(), "", MountFlagScope::Mount).and_then(|mount| {
+            sys::set_mount_flags(mount.as_fd(), READ_ONLY, MountFlagScope::Mount, Some((*map).as_fd()))?;
             Ok(mount)
         }))
     }

@@ -83,7 +83,7 @@ pub(crate) fn execve(program: &CStr, argv: &[CString], env: &[CString]) -> Errno
 pub(crate) fn set_mount_flags(
     mount: BorrowedFd<'_>,
     flags: MountAttrFlags,
-    reach: MountScope,
+    reach: MountFlagScope,
     idmap: Option<BorrowedFd<'_>>,
 ) -> Result<(), Errno> {
     let mut attr = libc::mount_attr {
@@ -95,7 +95,7 @@ pub(crate) fn set_mount_flags(
     if idmap.is_some() {
         attr.attr_set |= u64::from(MountAttrFlags::MOUNT_ATTR_IDMAP.bits());
     }
-    let at = libc::AT_EMPTY_PATH | if reach == MountScope::Tree { libc::AT_RECURSIVE } else { 0 };
+    let at = libc::AT_EMPTY_PATH | if reach == MountFlagScope::Tree { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a constant and the struct outlives the call.
     let done = unsafe {
         libc::syscall(
@@ -112,7 +112,7 @@ pub(crate) fn set_mount_flags(
 
 /// Scope of a change of mount flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MountScope {
+pub(crate) enum MountFlagScope {
     Mount,
     Tree,
 }
@@ -173,7 +173,7 @@ pub(crate) fn install_filter_with_listener(program: &[seccompiler::sock_filter])
 }
 
 /// A call that a filter asks about.
-pub(crate) struct PendingCall {
+pub(crate) struct SeccompNotification {
     id: u64,
     pub(crate) number: i64,
     pub(crate) arguments: [u64; 6],
@@ -181,7 +181,7 @@ pub(crate) struct PendingCall {
 
 /// The next call that a filter asks about. Nothing, if the caller is gone meanwhile; an error, if no
 /// process has the filter any more.
-pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<PendingCall>, Errno> {
+pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<SeccompNotification>, Errno> {
     let mut watched = [PollFd::new(&listener, PollFlags::IN)];
     poll(&mut watched, Some(&Timespec::default()))?;
     let [watched] = &watched;
@@ -194,7 +194,9 @@ pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<Pendi
         (libc::ioctl(listener.as_raw_fd(), SECCOMP_RECEIVE, &raw mut asked), asked)
     };
     match if done < 0 { Err(last_error()) } else { Ok(()) } {
-        Ok(()) => Ok(Some(PendingCall { id: asked.id, number: asked.data.nr.into(), arguments: asked.data.args })),
+        Ok(()) => {
+            Ok(Some(SeccompNotification { id: asked.id, number: asked.data.nr.into(), arguments: asked.data.args }))
+        }
         Err(Errno::NOENT | Errno::INTR) => Ok(None),
         Err(other) => Err(other),
     }
@@ -203,7 +205,7 @@ pub(crate) fn next_notification(listener: BorrowedFd<'_>) -> Result<Option<Pendi
 /// Lets a call that was asked about go on, or fail with an error. It may be gone.
 pub(crate) fn answer_call(
     listener: BorrowedFd<'_>,
-    call: &PendingCall,
+    call: &SeccompNotification,
     permission: Result<(), Errno>,
 ) -> Result<(), Errno> {
     let (error, flags) = match permission {

@@ -1,7 +1,7 @@
 //! Sessions and hosts with defaults, of which a test changes what it is about.
 
 use ringfence_kernel::{
-    CallLimits, DenyApprover, Dialect, HostConfig, MemoryStore, NullAuditSink, Preset, Principal, Session,
+    CallLimits, DenyApprover, Dialect, HostConfig, InMemoryApprovalStore, NullAuditSink, Preset, Principal, Session,
     SessionTaint, ToolCatalog, ToolFilter, ToolRegistry,
 };
 
@@ -35,7 +35,7 @@ pub fn test_host_config() -> HostConfig {
         policy: Box::new(Preset::Edits),
         approver: Box::new(DenyApprover { advice: "this is a test".to_owned() }),
         audit: Box::new(NullAuditSink),
-        store: Box::new(MemoryStore::default()),
+        store: Box::new(InMemoryApprovalStore::default()),
         workers: 4,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    AnswerStatus, Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
+    Approval, ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
     Assurance, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, Grant, PolicyLayer, Principal, RuleText,
     SuspendLifetime,
 };
@@ -125,15 +125,15 @@ fn requests_are_kept_until_they_are_closed(store: &dyn ApprovalStore) {
 }
 
 fn the_first_answer_counts(store: &dyn ApprovalStore) {
-    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), AnswerStatus::UnknownRequest);
+    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), ApprovalAnswerStatus::UnknownRequest);
     store.open_request(&request("a", 0)).unwrap();
     assert_eq!(store.answer_of("a").unwrap(), None);
-    assert_eq!(store.answer("a", &answer("x"), at(1)).unwrap(), AnswerStatus::Accepted);
-    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), AnswerStatus::AlreadyAnswered);
+    assert_eq!(store.answer("a", &answer("x"), at(1)).unwrap(), ApprovalAnswerStatus::Accepted);
+    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), ApprovalAnswerStatus::AlreadyAnswered);
     assert_eq!(store.answer_of("a").unwrap(), Some(answer("x")));
     assert!(store.pending(at(2)).unwrap().is_empty());
     store.close_request("a").unwrap();
-    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), AnswerStatus::UnknownRequest);
+    assert_eq!(store.answer("a", &answer("y"), at(2)).unwrap(), ApprovalAnswerStatus::UnknownRequest);
     assert_eq!(store.answer_of("a").unwrap(), None);
 }
 
@@ -141,7 +141,7 @@ fn a_late_answer_does_not_count(store: &dyn ApprovalStore) {
     store.open_request(&request("a", 0)).unwrap();
     assert_eq!(ids(&store.pending(at(9)).unwrap()), ["a"]);
     assert!(store.pending(at(10)).unwrap().is_empty());
-    assert_eq!(store.answer("a", &answer("x"), at(10)).unwrap(), AnswerStatus::Expired);
+    assert_eq!(store.answer("a", &answer("x"), at(10)).unwrap(), ApprovalAnswerStatus::Expired);
     assert_eq!(store.answer_of("a").unwrap(), None);
     // A request that was not closed, because its process died, goes with the next one.
     store.open_request(&request("b", 20)).unwrap();
@@ -158,11 +158,11 @@ fn of_many_answers_at_once_one_is_first(store: &dyn ApprovalStore) {
             for by in ["a", "b", "c", "d"] {
                 let (id, first) = (&id, &first);
                 scope.spawn(move || match store.answer(id, &answer(by), at(1)).unwrap() {
-                    AnswerStatus::Accepted => {
+                    ApprovalAnswerStatus::Accepted => {
                         first.fetch_add(1, Ordering::SeqCst);
                         assert_eq!(store.answer_of(id).unwrap(), Some(answer(by)));
                     }
-                    put => assert_eq!(put, AnswerStatus::AlreadyAnswered),
+                    put => assert_eq!(put, ApprovalAnswerStatus::AlreadyAnswered),
                 });
             }
         });

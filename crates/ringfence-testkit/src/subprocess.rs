@@ -14,12 +14,12 @@ use crate::requirement::forward_notes;
 
 /// A directory that every user may enter, with a copy of this test binary and a directory for temporary files.
 #[derive(Debug)]
-pub struct TestStage {
+pub struct TestBinaryDir {
     directory: TempDir,
     binary: PathBuf,
 }
 
-impl TestStage {
+impl TestBinaryDir {
     /// Copies the test binary: where the build lies, another user may not be.
     ///
     /// # Panics
@@ -64,7 +64,7 @@ impl TestStage {
     }
 }
 
-impl Default for TestStage {
+impl Default for TestBinaryDir {
     fn default() -> Self {
         Self::new()
     }

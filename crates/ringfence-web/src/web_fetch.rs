@@ -14,8 +14,8 @@ use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
 use ringfence_kernel::{
-    CallContext, CallLimits, DuplicateToolError, NET_MOUNT, NextPhase, PhasedTool, PolicyAction, Preview, PreviewBody,
-    Taint, Ticket, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, CallLimits, DuplicateToolError, NET_MOUNT, PhasedTool, PolicyAction, Preview, PreviewBody, Taint,
+    Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -132,7 +132,7 @@ fn parse_headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, ToolErro
 
 /// A request that may be made, once its host may be reached.
 #[derive(Debug)]
-struct PreparedWebFetch {
+struct WebFetchPlan {
     target: FetchTarget,
     request: FetchRequest,
     format: BodyFormat,
@@ -143,7 +143,7 @@ struct PreparedWebFetch {
     redirects: Vec<String>,
 }
 
-impl PreparedWebFetch {
+impl WebFetchPlan {
     fn preview(&self) -> Preview {
         let Self { target, request: ask, redirects: hops, .. } = self;
         let mut summary = format!("{} {target}", ask.method);
@@ -184,11 +184,11 @@ struct WebFetchOutcome {
 
 impl PhasedTool for WebFetchTool {
     type Args = Args;
-    type Prepared = PreparedWebFetch;
+    type Prepared = WebFetchPlan;
     type Outcome = WebFetchOutcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Fetch];
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedWebFetch>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<WebFetchPlan>, ToolError> {
         let Args { url, request: ask, timeout, format } = args;
         let target = FetchTarget::parse(&url, self.net.private_hosts())?;
         cx.set_subject(&target.authority());
@@ -201,7 +201,7 @@ impl PhasedTool for WebFetchTool {
         let accesses = vec![target.access(NET_MOUNT)];
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedWebFetch {
+            prepared: WebFetchPlan {
                 target,
                 request: ask,
                 format,
@@ -212,15 +212,15 @@ impl PhasedTool for WebFetchTool {
         })
     }
 
-    fn preview(&self, work: &mut PreparedWebFetch, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut WebFetchPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         Ok(work.preview())
     }
 
     fn run_phase(
         &self,
-        work: PreparedWebFetch,
+        work: WebFetchPlan,
         ticket: &Ticket<'_>,
-    ) -> Result<NextPhase<WebFetchOutcome, PreparedWebFetch>, ToolError> {
+    ) -> Result<ToolPhaseResult<WebFetchOutcome, WebFetchPlan>, ToolError> {
         let cx = ticket.context();
         let began = Instant::now();
         let left = work.time_limit.saturating_sub(work.elapsed);
@@ -234,7 +234,7 @@ impl PhasedTool for WebFetchTool {
         limits.fetch_time + limits.call_time
     }
 
-    fn abort(&self, work: PreparedWebFetch, refused: ToolError) -> Result<WebFetchOutcome, ToolError> {
+    fn abort(&self, work: WebFetchPlan, refused: ToolError) -> Result<WebFetchOutcome, ToolError> {
         let from = work.redirects.last().map(String::as_str).unwrap_or_default();
         let hint = format!(
             "`{from}` redirects to `{}`, which was not fetched",
@@ -248,13 +248,13 @@ impl WebFetchTool {
     /// One request. A redirect is a phase of its own: the policy decides about its target.
     async fn fetch_once(
         &self,
-        work: PreparedWebFetch,
+        work: WebFetchPlan,
         limits: &CallLimits,
         began: Instant,
-    ) -> Result<NextPhase<WebFetchOutcome, PreparedWebFetch>, WebError> {
+    ) -> Result<ToolPhaseResult<WebFetchOutcome, WebFetchPlan>, WebError> {
         let answer = exchange(&self.net, &work.target, &work.request, FetchLimits::from_limits(limits)).await?;
         let Some(location) = redirect_location(answer.status, &answer.headers) else {
-            return build_outcome(work, answer, limits).map(NextPhase::Done);
+            return build_outcome(work, answer, limits).map(ToolPhaseResult::Done);
         };
         let target = work.target.join(&location, self.net.private_hosts())?;
         let hops: Vec<String> = work.redirects.iter().cloned().chain([work.target.to_string()]).collect();
@@ -264,7 +264,7 @@ impl WebFetchTool {
         }
         let ask = work.request.clone().redirected(answer.status, work.target.same_origin(&target));
         let spent = work.elapsed + began.elapsed();
-        let redirected = PreparedWebFetch {
+        let redirected = WebFetchPlan {
             target,
             request: ask,
             format: work.format,
@@ -273,15 +273,11 @@ impl WebFetchTool {
             redirects: hops,
         };
         let accesses = vec![redirected.target.access(NET_MOUNT)];
-        Ok(NextPhase::FollowUp(ToolPlan { accesses, prepared: redirected }.into()))
+        Ok(ToolPhaseResult::FollowUp(ToolPlan { accesses, prepared: redirected }.into()))
     }
 }
 
-fn build_outcome(
-    work: PreparedWebFetch,
-    answer: HttpResponse,
-    limits: &CallLimits,
-) -> Result<WebFetchOutcome, WebError> {
+fn build_outcome(work: WebFetchPlan, answer: HttpResponse, limits: &CallLimits) -> Result<WebFetchOutcome, WebError> {
     let content_type = header_text(answer.headers.get(CONTENT_TYPE));
     let most = usize::try_from(limits.fetch_text_bytes).unwrap_or(usize::MAX);
     let page = response_body::render_body(&answer.body, &content_type, work.target.url(), work.format, most)

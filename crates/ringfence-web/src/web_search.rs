@@ -104,7 +104,7 @@ impl TryFrom<UnavailableSearchArgs> for Args {
 }
 
 #[derive(Debug)]
-struct PreparedWebSearch {
+struct WebSearchPlan {
     query: String,
     count: usize,
     target: FetchTarget,
@@ -119,11 +119,11 @@ struct Outcome {
 
 impl Tool for WebSearchTool {
     type Args = Args;
-    type Prepared = PreparedWebSearch;
+    type Prepared = WebSearchPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Fetch];
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedWebSearch>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<WebSearchPlan>, ToolError> {
         let Args { query, count } = args;
         let Some(SearchBackend { engine, net }) = &self.backend else {
             let advice = "no search engine is configured; set `engine` and `url` or `key_env` under `[web.search]` in the config";
@@ -136,16 +136,16 @@ impl Tool for WebSearchTool {
         let mut access = target.access(SEARCH_MOUNT);
         access.resource.requested_path = target.authority();
         access.resource.display_path = target.authority();
-        Ok(ToolPlan { accesses: vec![access], prepared: PreparedWebSearch { query, count, target, request: ask } })
+        Ok(ToolPlan { accesses: vec![access], prepared: WebSearchPlan { query, count, target, request: ask } })
     }
 
-    fn preview(&self, work: &mut PreparedWebSearch, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut WebSearchPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let summary = format!("query the search engine at {}", work.target.authority());
         Ok(Preview::new(&summary, format!("{} {}", work.count, work.query))
             .with_body(PreviewBody::Text(work.query.clone())))
     }
 
-    fn run(&self, work: PreparedWebSearch, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, work: WebSearchPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let cx = ticket.context();
         let Some(SearchBackend { engine, net }) = &self.backend else {
             return Err(ToolError::new(ErrorKind::Unavailable, "no search engine is configured"));

@@ -29,8 +29,8 @@ use ringfence::store::transcripts::SqliteTranscripts;
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
     Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory,
-    ModelFuture, ModelRequest, ModelResponse, NoTranscript, PartSink, RequestedCall, SilentObserver, TokenUsage,
-    TranscriptMessage, TranscriptStore,
+    ModelFuture, ModelRequest, ModelResponse, NoTranscript, RequestedCall, ResponsePartSink, SilentObserver,
+    TokenUsage, TranscriptMessage, TranscriptStore,
 };
 use ringfence_kernel::ToolCall;
 use serde_json::{Value, json};
@@ -263,7 +263,7 @@ impl LanguageModel for InstantModel {
         "at once"
     }
 
-    fn respond<'a>(&'a self, _: ModelRequest<'a>, _: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+    fn respond<'a>(&'a self, _: ModelRequest<'a>, _: &'a mut ResponsePartSink<'_>) -> ModelFuture<'a, ModelResponse> {
         let step = self.0.fetch_add(1, Ordering::Relaxed);
         let usage = Some(TokenUsage { input: 1000, output: 20, total: 1020, ..TokenUsage::default() });
         let answer = match step {

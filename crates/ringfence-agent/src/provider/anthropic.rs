@@ -13,7 +13,7 @@ use super::body_reader::{ResponseParser, StreamProgress};
 use super::error::{ProviderError, quote_bytes, quote_text};
 use super::http::{ProviderClient, ProviderHttpRequest};
 use super::openai::{arguments_for_server, count};
-use super::optional_fields::OptionalFields;
+use super::optional_fields::RejectedRequestFields;
 use super::response_builder::{CallDelta, MOST_CALLS, ResponseBuilder};
 use super::sse::SseEvent;
 use super::surrogates::mark;
@@ -21,8 +21,8 @@ use super::tool_names::ToolNameMap;
 use super::{ModelProvider, SecretString};
 use crate::message::{RequestedCall, TranscriptMessage};
 use crate::model::{
-    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
-    TokenUsage, ToolSpec,
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse,
+    ResponsePartSink, TokenUsage, ToolSpec,
 };
 
 /// The version of the interface that is spoken here.
@@ -36,7 +36,7 @@ pub(crate) struct AnthropicModel {
     client: ProviderClient,
     model: String,
     stream: bool,
-    optional: OptionalFields,
+    optional: RejectedRequestFields,
 }
 
 /// Fields that a server may refuse, and a response does not need. A signature that it does not know is one of another
@@ -55,7 +55,7 @@ impl AnthropicModel {
         let mut headers = vec![("anthropic-version", &version)];
         headers.extend(provider.key.as_ref().map(|key| ("x-api-key", key)));
         let client = ProviderClient::open(&provider, &headers)?;
-        Ok(Self { client, model: provider.model, stream: provider.stream, optional: OptionalFields::default() })
+        Ok(Self { client, model: provider.model, stream: provider.stream, optional: RejectedRequestFields::default() })
     }
 
     fn body(&self, ask: &ModelRequest<'_>, names: &ToolNameMap) -> Value {
@@ -119,7 +119,11 @@ impl LanguageModel for AnthropicModel {
         &self.model
     }
 
-    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+    fn respond<'a>(
+        &'a self,
+        ask: ModelRequest<'a>,
+        parts: &'a mut ResponsePartSink<'_>,
+    ) -> ModelFuture<'a, ModelResponse> {
         let names = ToolNameMap::new(ask.tools);
         let make = move || (self.body(&ask, &names), AnthropicParser::new(&self.model, &ask));
         let path = self.path("/messages");
@@ -249,7 +253,11 @@ impl AnthropicParser {
 }
 
 impl ResponseParser for AnthropicParser {
-    fn on_event(&mut self, event: &SseEvent, parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
+    fn on_event(
+        &mut self,
+        event: &SseEvent,
+        parts: &mut ResponsePartSink<'_>,
+    ) -> Result<StreamProgress, ProviderError> {
         let data = event.data.trim();
         if data.is_empty() {
             return Ok(StreamProgress::KeepAlive);
@@ -271,7 +279,7 @@ impl ResponseParser for AnthropicParser {
         self.handle_event(&kind, event_body, parts)
     }
 
-    fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
+    fn on_body(&mut self, body: &str, parts: &mut ResponsePartSink<'_>) -> Result<(), ProviderError> {
         let marked = self.mark_surrogates(body);
         let event_body: AnthropicEvent = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON"),
@@ -305,7 +313,7 @@ impl AnthropicParser {
         &mut self,
         kind: &str,
         event_body: AnthropicEvent,
-        parts: &mut PartSink<'_>,
+        parts: &mut ResponsePartSink<'_>,
     ) -> Result<StreamProgress, ProviderError> {
         match kind {
             "ping" => return Ok(StreamProgress::KeepAlive),
@@ -354,7 +362,7 @@ impl AnthropicParser {
         }
     }
 
-    fn start_block(&mut self, index: u64, block: AnthropicBlock, parts: &mut PartSink<'_>) {
+    fn start_block(&mut self, index: u64, block: AnthropicBlock, parts: &mut ResponsePartSink<'_>) {
         self.finish_thinking();
         match block.kind.as_str() {
             "text" => self.assembly.text(block.text.as_str().unwrap_or_default(), parts),
@@ -386,7 +394,7 @@ impl AnthropicParser {
         }
     }
 
-    fn continue_block(&mut self, index: u64, piece: &AnthropicBlock, parts: &mut PartSink<'_>) {
+    fn continue_block(&mut self, index: u64, piece: &AnthropicBlock, parts: &mut ResponsePartSink<'_>) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match piece.kind.as_str() {
             "text_delta" => self.assembly.text(&text(&piece.text), parts),
@@ -419,7 +427,7 @@ impl AnthropicParser {
         }
     }
 
-    fn stop(&mut self, reason: &Value, parts: &mut PartSink<'_>) {
+    fn stop(&mut self, reason: &Value, parts: &mut ResponsePartSink<'_>) {
         let Some(reason) = reason.as_str().filter(|reason| !reason.is_empty()) else { return };
         self.finish_thinking();
         for (index, input) in std::mem::take(&mut self.calls) {

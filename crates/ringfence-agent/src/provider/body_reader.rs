@@ -7,7 +7,7 @@
 
 use super::error::ProviderError;
 use super::sse::{SseDecoder, SseEvent};
-use crate::model::{ModelErrorKind, ModelResponse, PartSink};
+use crate::model::{ModelErrorKind, ModelResponse, ResponsePartSink};
 
 /// The most that one answer may have, decoded.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
@@ -17,10 +17,11 @@ const HEAD_BYTES: usize = 400;
 
 /// Parser of one provider's responses.
 pub(crate) trait ResponseParser {
-    fn on_event(&mut self, event: &SseEvent, parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError>;
+    fn on_event(&mut self, event: &SseEvent, parts: &mut ResponsePartSink<'_>)
+    -> Result<StreamProgress, ProviderError>;
 
     /// An answer that came in one piece.
-    fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError>;
+    fn on_body(&mut self, body: &str, parts: &mut ResponsePartSink<'_>) -> Result<(), ProviderError>;
 
     /// Whether the model finished.
     fn is_finished(&self) -> bool;
@@ -72,7 +73,11 @@ impl<W: ResponseParser> BodyReader<W> {
     }
 
     /// Takes more bytes.
-    pub(crate) fn push(&mut self, bytes: &[u8], parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
+    pub(crate) fn push(
+        &mut self,
+        bytes: &[u8],
+        parts: &mut ResponsePartSink<'_>,
+    ) -> Result<StreamProgress, ProviderError> {
         self.received = self.received.saturating_add(bytes.len());
         if self.received > MAX_BODY_BYTES {
             let text = format!("the answer exceeds {} MiB and was discarded", MAX_BODY_BYTES / 1024 / 1024);
@@ -102,7 +107,7 @@ impl<W: ResponseParser> BodyReader<W> {
     pub(crate) fn end(
         mut self,
         cut: Option<ProviderError>,
-        parts: &mut PartSink<'_>,
+        parts: &mut ResponsePartSink<'_>,
     ) -> Result<ModelResponse, ProviderError> {
         match &self.format {
             ResponseBodyFormat::Unknown(_) => {
@@ -133,7 +138,7 @@ impl<W: ResponseParser> BodyReader<W> {
         self.parser.is_finished()
     }
 
-    fn take(&mut self, bytes: &[u8], parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
+    fn take(&mut self, bytes: &[u8], parts: &mut ResponsePartSink<'_>) -> Result<StreamProgress, ProviderError> {
         match &mut self.format {
             ResponseBodyFormat::Events(decoder) => {
                 let (wire, last) = (&mut self.parser, &mut self.progress);

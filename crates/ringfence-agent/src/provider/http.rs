@@ -25,9 +25,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 use super::body_reader::{BodyReader, ResponseParser, StreamProgress};
 use super::error::{ProviderError, quote_text};
-use super::optional_fields::OptionalFields;
+use super::optional_fields::RejectedRequestFields;
 use super::{ModelProvider, ProviderTimeouts, SecretString};
-use crate::model::{ModelError, ModelErrorKind, ModelResponse, PartSink};
+use crate::model::{ModelError, ModelErrorKind, ModelResponse, ResponsePartSink};
 
 /// Most redirects within one origin.
 const MAX_REDIRECTS: usize = 3;
@@ -120,9 +120,9 @@ impl ProviderClient {
     pub(crate) async fn request_model<W: ResponseParser>(
         &self,
         path: &str,
-        optional: (&OptionalFields, &[&'static str]),
+        optional: (&RejectedRequestFields, &[&'static str]),
         make: impl Fn() -> (Value, W) + Send,
-        parts: &mut PartSink<'_>,
+        parts: &mut ResponsePartSink<'_>,
     ) -> Result<ModelResponse, ModelError> {
         let (refused, known) = optional;
         let mut left_out = Vec::new();
@@ -280,7 +280,7 @@ impl ProviderClient {
         &self,
         reply: ProviderHttpResponse,
         mut intake: BodyReader<W>,
-        parts: &mut PartSink<'_>,
+        parts: &mut ResponsePartSink<'_>,
     ) -> Result<ModelResponse, ProviderError> {
         let ProviderHttpResponse { response, connection: line, sent_at: asked } = reply;
         let mut body = response.into_body();

@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use super::body_reader::{ResponseParser, StreamProgress};
 use super::error::{ProviderError, quote_text};
 use super::http::{ProviderClient, ProviderHttpRequest};
-use super::optional_fields::OptionalFields;
-use super::response_builder::{CallDelta, CallFormat, ResponseBuilder};
+use super::optional_fields::RejectedRequestFields;
+use super::response_builder::{CallDelta, ResponseBuilder, ToolCallFormat};
 use super::sse::SseEvent;
 use super::surrogates::mark;
 use super::tool_names::ToolNameMap;
 use super::{ModelProvider, SecretString};
 use crate::message::{RequestedCall, TranscriptMessage};
 use crate::model::{
-    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
-    TokenUsage,
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse,
+    ResponsePartSink, TokenUsage,
 };
 
 /// A model behind `POST …/chat/completions`.
@@ -31,7 +31,7 @@ pub(crate) struct OpenAiModel {
     client: ProviderClient,
     model: String,
     stream: bool,
-    optional: OptionalFields,
+    optional: RejectedRequestFields,
 }
 
 /// Fields that a server may refuse, and a response does not need.
@@ -57,7 +57,7 @@ impl OpenAiModel {
         let bearer = provider.key.as_ref().map(|key| SecretString::new(format!("Bearer {}", key.reveal())));
         let headers: Vec<(&str, &SecretString)> = bearer.iter().map(|value| ("authorization", value)).collect();
         let client = ProviderClient::open(&provider, &headers)?;
-        Ok(Self { client, model: provider.model, stream: provider.stream, optional: OptionalFields::default() })
+        Ok(Self { client, model: provider.model, stream: provider.stream, optional: RejectedRequestFields::default() })
     }
 
     fn body(&self, ask: &ModelRequest<'_>, names: &ToolNameMap) -> Value {
@@ -133,7 +133,11 @@ impl LanguageModel for OpenAiModel {
         &self.model
     }
 
-    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+    fn respond<'a>(
+        &'a self,
+        ask: ModelRequest<'a>,
+        parts: &'a mut ResponsePartSink<'_>,
+    ) -> ModelFuture<'a, ModelResponse> {
         let names = ToolNameMap::new(ask.tools);
         let make = move || (self.body(&ask, &names), OpenAiParser::new(&self.model, &ask));
         Box::pin(async move {
@@ -275,7 +279,11 @@ impl OpenAiParser {
 }
 
 impl ResponseParser for OpenAiParser {
-    fn on_event(&mut self, event: &SseEvent, parts: &mut PartSink<'_>) -> Result<StreamProgress, ProviderError> {
+    fn on_event(
+        &mut self,
+        event: &SseEvent,
+        parts: &mut ResponsePartSink<'_>,
+    ) -> Result<StreamProgress, ProviderError> {
         let data = event.data.trim();
         if data == "[DONE]" {
             return Ok(StreamProgress::End);
@@ -294,10 +302,10 @@ impl ResponseParser for OpenAiParser {
             Err(_) if event.name == "error" => return Err(ProviderError::from_error_body(&json!(data))),
             Err(error) => return Err(parse_error(&error, data)),
         };
-        self.handle_chunk(chunk, event.name == "error", CallDelivery::Streamed, parts)
+        self.handle_chunk(chunk, event.name == "error", ToolCallDelivery::Streamed, parts)
     }
 
-    fn on_body(&mut self, body: &str, parts: &mut PartSink<'_>) -> Result<(), ProviderError> {
+    fn on_body(&mut self, body: &str, parts: &mut ResponsePartSink<'_>) -> Result<(), ProviderError> {
         let marked = self.mark_surrogates(body);
         let chunk: OpenAiChunk = serde_json::from_str(&marked).map_err(|error| match error.classify() {
             serde_json::error::Category::Eof => ProviderError::new(ModelErrorKind::Cut, "the answer is truncated JSON"),
@@ -311,7 +319,7 @@ impl ResponseParser for OpenAiParser {
                 (Value::Null, error) | (error, _) => ProviderError::from_error_body(error),
             });
         }
-        self.handle_chunk(chunk, false, CallDelivery::Whole, parts).map(|_| ())
+        self.handle_chunk(chunk, false, ToolCallDelivery::Whole, parts).map(|_| ())
     }
 
     fn is_finished(&self) -> bool {
@@ -325,7 +333,7 @@ impl ResponseParser for OpenAiParser {
 
 /// Form in which calls are delivered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CallDelivery {
+enum ToolCallDelivery {
     Streamed,
     Whole,
 }
@@ -352,8 +360,8 @@ impl OpenAiParser {
         &mut self,
         chunk: OpenAiChunk,
         is_error: bool,
-        telling: CallDelivery,
-        parts: &mut PartSink<'_>,
+        telling: ToolCallDelivery,
+        parts: &mut ResponsePartSink<'_>,
     ) -> Result<StreamProgress, ProviderError> {
         if !self.is_finished() && (is_error || !chunk.error.is_null() || chunk.object == "error") {
             let error = if chunk.error.is_null() { &chunk.message } else { &chunk.error };
@@ -378,7 +386,7 @@ impl OpenAiParser {
         } else if let Some(message) = choice.message {
             // Some servers say everything again at the end of a stream.
             match self.assembly.is_empty() {
-                true => heard = heard.max(self.handle_delta(message, CallDelivery::Whole, parts)),
+                true => heard = heard.max(self.handle_delta(message, ToolCallDelivery::Whole, parts)),
                 false => self.assembly.warn("a complete message after its deltas was ignored"),
             }
         }
@@ -395,7 +403,12 @@ impl OpenAiParser {
         Ok(heard)
     }
 
-    fn handle_delta(&mut self, delta: OpenAiDelta, telling: CallDelivery, parts: &mut PartSink<'_>) -> StreamProgress {
+    fn handle_delta(
+        &mut self,
+        delta: OpenAiDelta,
+        telling: ToolCallDelivery,
+        parts: &mut ResponsePartSink<'_>,
+    ) -> StreamProgress {
         self.count(&delta.usage);
         let mut heard = StreamProgress::KeepAlive;
         let reasoning = [&delta.reasoning_content, &delta.reasoning];
@@ -418,7 +431,7 @@ impl OpenAiParser {
         }
         if let Some(call) = delta.function_call {
             heard = StreamProgress::Progress;
-            self.assembly.call(CallDelta { format: CallFormat::Legacy, ..call.piece() }, parts);
+            self.assembly.call(CallDelta { format: ToolCallFormat::Legacy, ..call.piece() }, parts);
         }
         for call in delta.tool_calls.unwrap_or_default() {
             heard = StreamProgress::Progress;
@@ -429,15 +442,15 @@ impl OpenAiParser {
                 ..call.function.unwrap_or_default().piece()
             };
             match telling {
-                CallDelivery::Streamed => self.assembly.call(piece, parts),
-                CallDelivery::Whole => self.assembly.whole_call(piece, parts),
+                ToolCallDelivery::Streamed => self.assembly.call(piece, parts),
+                ToolCallDelivery::Whole => self.assembly.whole_call(piece, parts),
             }
         }
         heard
     }
 
     /// Text, or a list of parts.
-    fn content(&mut self, content: &Value, parts: &mut PartSink<'_>) -> StreamProgress {
+    fn content(&mut self, content: &Value, parts: &mut ResponsePartSink<'_>) -> StreamProgress {
         match content {
             Value::String(text) if !text.is_empty() => self.assembly.text(text, parts),
             Value::Array(pieces) if !pieces.is_empty() => {

@@ -13,9 +13,9 @@ use crate::model::ModelErrorKind;
 
 /// Fields that one server refused so far.
 #[derive(Debug, Default)]
-pub(crate) struct OptionalFields(Mutex<BTreeSet<&'static str>>);
+pub(crate) struct RejectedRequestFields(Mutex<BTreeSet<&'static str>>);
 
-impl OptionalFields {
+impl RejectedRequestFields {
     /// Whether a field may be sent.
     pub(crate) fn accepts(&self, name: &str) -> bool {
         !self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)

@@ -15,7 +15,7 @@ use super::error::quote_text;
 use super::surrogates::{join, unmark};
 use super::tool_names::ToolNameMap;
 use crate::message::{RequestedCall, TranscriptMessage};
-use crate::model::{FinishReason, ModelResponse, PartSink, ResponsePart, TokenUsage};
+use crate::model::{FinishReason, ModelResponse, ResponsePart, ResponsePartSink, TokenUsage};
 
 /// Calls of one answer that are kept.
 pub(crate) const MOST_CALLS: usize = 64;
@@ -35,12 +35,12 @@ pub(crate) struct CallDelta {
     pub(crate) arguments: Option<String>,
     /// Extra state of the call for the next request.
     pub(crate) extra: Option<Value>,
-    pub(crate) format: CallFormat,
+    pub(crate) format: ToolCallFormat,
 }
 
 /// Format of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum CallFormat {
+pub(crate) enum ToolCallFormat {
     #[default]
     Current,
     /// As it was before there were lists of calls. One is taken, and only where there is no other.
@@ -66,7 +66,7 @@ pub(crate) struct ResponseBuilder {
 
 #[derive(Debug, Default)]
 struct PartialCall {
-    format: CallFormat,
+    format: ToolCallFormat,
     index: Option<u64>,
     id: String,
     name: String,
@@ -104,7 +104,7 @@ impl ResponseBuilder {
         self.warn("lone surrogates were joined or replaced");
     }
 
-    pub(crate) fn text(&mut self, text: &str, parts: &mut PartSink<'_>) {
+    pub(crate) fn text(&mut self, text: &str, parts: &mut ResponsePartSink<'_>) {
         if self.accepts_more("text", text) {
             let text = if self.has_marks {
                 Cow::Owned(join(text, &mut self.pending_surrogates[0]))
@@ -116,7 +116,7 @@ impl ResponseBuilder {
         }
     }
 
-    pub(crate) fn reasoning(&mut self, text: &str, parts: &mut PartSink<'_>) {
+    pub(crate) fn reasoning(&mut self, text: &str, parts: &mut ResponsePartSink<'_>) {
         if self.accepts_more("reasoning", text) {
             let text = if self.has_marks {
                 Cow::Owned(join(text, &mut self.pending_surrogates[1]))
@@ -155,14 +155,14 @@ impl ResponseBuilder {
     }
 
     /// Adds a call that came whole: it is a new one, whatever its index and id are.
-    pub(crate) fn whole_call(&mut self, piece: CallDelta, parts: &mut PartSink<'_>) {
+    pub(crate) fn whole_call(&mut self, piece: CallDelta, parts: &mut ResponsePartSink<'_>) {
         if self.accepts_more("a call", "call") {
             self.begin(piece, parts);
         }
     }
 
     /// A piece of a call, new or begun.
-    pub(crate) fn call(&mut self, piece: CallDelta, parts: &mut PartSink<'_>) {
+    pub(crate) fn call(&mut self, piece: CallDelta, parts: &mut ResponsePartSink<'_>) {
         if !self.accepts_more("a call", "call") {
             return;
         }
@@ -265,7 +265,7 @@ impl ResponseBuilder {
         self.partial_calls.get(at).filter(|draft| !draft.starts_other_call(piece)).map(|_| at)
     }
 
-    fn begin(&mut self, piece: CallDelta, parts: &mut PartSink<'_>) {
+    fn begin(&mut self, piece: CallDelta, parts: &mut ResponsePartSink<'_>) {
         if self.partial_calls.len() == MOST_CALLS {
             self.answer.calls_dropped = self.answer.calls_dropped.saturating_add(1);
             self.dropping = Some((piece.index, piece.id));
@@ -275,7 +275,7 @@ impl ResponseBuilder {
         self.add(self.partial_calls.len() - 1, piece, parts);
     }
 
-    fn add(&mut self, at: usize, piece: CallDelta, parts: &mut PartSink<'_>) {
+    fn add(&mut self, at: usize, piece: CallDelta, parts: &mut ResponsePartSink<'_>) {
         let Some(draft) = self.partial_calls.get_mut(at) else { return };
         let mut odd = None;
         if let Some(id) = piece.id {
@@ -336,7 +336,7 @@ impl ResponseBuilder {
 
     /// Where calls come in both formats, keeps those in the current one.
     fn drop_legacy_calls(&mut self) {
-        let is_current = |draft: &PartialCall| draft.format == CallFormat::Current;
+        let is_current = |draft: &PartialCall| draft.format == ToolCallFormat::Current;
         if self.partial_calls.iter().any(is_current) && !self.partial_calls.iter().all(is_current) {
             self.partial_calls.retain(is_current);
             self.warn("`function_call` beside `tool_calls` was ignored");

@@ -13,15 +13,15 @@ use serde_json::value::RawValue;
 use super::error::quote_text;
 use crate::message::{RequestedCall, TranscriptMessage};
 use crate::model::{
-    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, PartSink,
-    ResponsePart, TokenUsage,
+    FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, ResponsePart,
+    ResponsePartSink, TokenUsage,
 };
 
 /// A script and how far it was played.
 #[derive(Debug)]
 pub(crate) struct ScriptedProvider {
     name: String,
-    lines: Vec<(usize, ScriptLine)>,
+    lines: Vec<(usize, ScriptedResponse)>,
     /// The line that is next, and how often it was played.
     next: Mutex<(usize, usize)>,
 }
@@ -29,17 +29,17 @@ pub(crate) struct ScriptedProvider {
 /// One line of a script.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ScriptLine {
+struct ScriptedResponse {
     #[serde(default)]
     text: String,
     #[serde(default)]
     reasoning: String,
     #[serde(default)]
-    calls: Vec<ScriptCall>,
+    calls: Vec<ScriptedToolCall>,
     refusal: Option<String>,
     finish: Option<String>,
     usage: Option<TokenUsage>,
-    error: Option<ScriptErrorKind>,
+    error: Option<ScriptedErrorKind>,
     message: Option<String>,
     #[serde(alias = "retry_after")]
     retry_after_ms: Option<u64>,
@@ -50,7 +50,7 @@ struct ScriptLine {
     #[serde(default)]
     calls_dropped: usize,
     #[serde(default)]
-    expect: ScriptExpectation,
+    expect: ScriptedExpectation,
     /// Number of repetitions.
     #[serde(default = "once")]
     times: usize,
@@ -62,7 +62,7 @@ fn once() -> usize {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ScriptCall {
+struct ScriptedToolCall {
     id: Option<String>,
     name: String,
     /// An object, or a text as a model would write it, right or wrong.
@@ -72,7 +72,7 @@ struct ScriptCall {
 /// Expected properties of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ScriptExpectation {
+struct ScriptedExpectation {
     last_tool_contains: Option<String>,
     last_user_contains: Option<String>,
     system_contains: Option<String>,
@@ -86,7 +86,7 @@ struct ScriptExpectation {
 /// An error by its name.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ScriptErrorKind {
+enum ScriptedErrorKind {
     Unreachable,
     Busy,
     Server,
@@ -108,7 +108,7 @@ impl ScriptedProvider {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let line: ScriptLine = serde_json::from_str(line).map_err(|error| {
+            let line: ScriptedResponse = serde_json::from_str(line).map_err(|error| {
                 script_error(format!("invalid line {number} of the script: {}", quote_text(&error.to_string())))
             })?;
             lines.push((number, line));
@@ -117,7 +117,7 @@ impl ScriptedProvider {
     }
 
     /// The next line of the script.
-    fn next_line(&self) -> Result<&(usize, ScriptLine), ModelError> {
+    fn next_line(&self) -> Result<&(usize, ScriptedResponse), ModelError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut at, mut played) = *next;
         while self.lines.get(at).is_some_and(|(_, line)| played >= line.times) {
@@ -130,7 +130,7 @@ impl ScriptedProvider {
     async fn next_response(
         &self,
         ask: &ModelRequest<'_>,
-        parts: &mut PartSink<'_>,
+        parts: &mut ResponsePartSink<'_>,
     ) -> Result<ModelResponse, ModelError> {
         let (number, line) = self.next_line()?;
         line.expect.check(ask).map_err(|what| script_error(format!("line {number} of the script expected {what}")))?;
@@ -152,7 +152,11 @@ impl LanguageModel for ScriptedProvider {
         &self.name
     }
 
-    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+    fn respond<'a>(
+        &'a self,
+        ask: ModelRequest<'a>,
+        parts: &'a mut ResponsePartSink<'_>,
+    ) -> ModelFuture<'a, ModelResponse> {
         Box::pin(async move { self.next_response(&ask, parts).await })
     }
 
@@ -161,8 +165,8 @@ impl LanguageModel for ScriptedProvider {
     }
 }
 
-impl ScriptLine {
-    fn to_response(&self, messages: usize, parts: &mut PartSink<'_>) -> ModelResponse {
+impl ScriptedResponse {
+    fn to_response(&self, messages: usize, parts: &mut ResponsePartSink<'_>) -> ModelResponse {
         if !self.reasoning.is_empty() {
             parts(ResponsePart::Reasoning(&self.reasoning));
         }
@@ -203,14 +207,14 @@ impl ScriptLine {
     }
 }
 
-impl ScriptCall {
+impl ScriptedToolCall {
     fn arguments(&self) -> String {
         let Some(raw) = &self.arguments else { return "{}".to_owned() };
         serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned())
     }
 }
 
-impl ScriptExpectation {
+impl ScriptedExpectation {
     /// The failed expectation. The actual value may be contents of files, and is not in the message.
     fn check(&self, ask: &ModelRequest<'_>) -> Result<(), String> {
         let last =
@@ -238,7 +242,7 @@ impl ScriptExpectation {
     }
 }
 
-impl ScriptErrorKind {
+impl ScriptedErrorKind {
     fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",

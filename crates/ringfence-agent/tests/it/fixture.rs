@@ -8,8 +8,8 @@ use std::time::Duration;
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
     Agent, AgentEvent, AgentLimits, AgentObserver, AgentOutcome, AgentStopReason, CallRepair, LanguageModel,
-    LedgerSink, MessageHistory, ModelFuture, ModelRequest, ModelResponse, NoTranscript, PartSink, TranscriptMessage,
-    complete_calls,
+    LedgerSink, MessageHistory, ModelFuture, ModelRequest, ModelResponse, NoTranscript, ResponsePartSink,
+    TranscriptMessage, complete_calls,
 };
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
@@ -186,7 +186,11 @@ impl LanguageModel for RecordingModel {
         self.script.name()
     }
 
-    fn respond<'a>(&'a self, ask: ModelRequest<'a>, parts: &'a mut PartSink<'_>) -> ModelFuture<'a, ModelResponse> {
+    fn respond<'a>(
+        &'a self,
+        ask: ModelRequest<'a>,
+        parts: &'a mut ResponsePartSink<'_>,
+    ) -> ModelFuture<'a, ModelResponse> {
         self.requests.lock().unwrap().push(RecordedRequest { messages: ask.messages.to_vec(), tools: ask.tools.len() });
         self.script.respond(ask, parts)
     }

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ringfence_audit::{AuditLog, KnownHead, read_known_heads, read_records, to_current_vocabulary, verify};
+use ringfence_audit::{AuditLog, ExternalAuditHead, read_known_heads, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{
     AuditEvent, AuditSink as _, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource,
     ResourceAccess, Session, ToolError,
@@ -259,8 +259,8 @@ fn nothing_hides_in_a_line() {
     verify(state.path(), &[]).unwrap();
 }
 
-fn known_head(number: u64, hash: &str) -> KnownHead {
-    KnownHead { number, hash: hash.to_owned() }
+fn known_head(number: u64, hash: &str) -> ExternalAuditHead {
+    ExternalAuditHead { number, hash: hash.to_owned() }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use proptest::prelude::{any, proptest};
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, IoMode};
+use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, IoMode};
 
 use crate::git::{
     GitFile, GitIndex, GitObjectStore, GitReadBudget, GitReadError, GitRefStore, RepositoryFiles, blob_names, oids_in,
@@ -67,7 +67,7 @@ fn repository() -> tempfile::TempDir {
 #[track_caller]
 fn check(made: &Path) {
     let files = GitTestDir(made.join(".git"));
-    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     let budget = GitReadBudget::new(&cx);
     let (store, refs) = (GitObjectStore::open(&files, &budget).unwrap(), GitRefStore::open(&files, &budget).unwrap());
@@ -187,7 +187,7 @@ fn a_pack_that_has_another_object_under_a_name_is_not_honest() {
     }
     fs::remove_file(&path).unwrap();
     fs::write(&path, index).unwrap();
-    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     let budget = GitReadBudget::new(&cx);
     let store = GitObjectStore::open(&files, &budget).unwrap();
@@ -220,7 +220,7 @@ proptest! {
         fs::write(pack.join("pack-x.pack"), [b"PACK\0\0\0\x02\0\0\0\x01".as_slice(), &bytes].concat()).unwrap();
         fs::write(made.path().join("packed-refs"), &bytes).unwrap();
         let files = GitTestDir(made.path().to_owned());
-        let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+        let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
         let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
         let budget = GitReadBudget::new(&cx);
         let _ = GitRefStore::open(&files, &budget);

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::images::ImageStore;
+use crate::journal::images::PreImageStore;
 use crate::journal::state::{FileState, FileStateKind};
 use crate::path::name::unescape;
 use crate::path::relative::split;
@@ -104,7 +104,7 @@ impl JournalEffect {
     }
 
     /// Whether it happened, by what is there.
-    pub(crate) fn has_happened(&self, mount: &MountRoot, keep: Option<&ImageStore>) -> Result<bool, Errno> {
+    pub(crate) fn has_happened(&self, mount: &MountRoot, keep: Option<&PreImageStore>) -> Result<bool, Errno> {
         let kept = |image: &str| {
             let found = keep.map(|keep| stat(keep.fd(), image.as_bytes())).transpose()?;
             Ok(found.flatten().map(|stamp| stamp.id.inode))

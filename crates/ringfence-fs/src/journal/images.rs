@@ -16,7 +16,7 @@ use crate::path::name::IMAGE_DIR;
 use crate::read::content::read_chunk;
 use crate::root::attributes::copy_attributes;
 use crate::root::trash::purge;
-use crate::root::{CurrentFile, MountRoot, rename_noreplace, stat};
+use crate::root::{FileToReplace, MountRoot, rename_noreplace, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::{FileRef, InodeIdentity};
 use crate::sys::own_files::{SAFE_OPEN, names_in, write_all};
@@ -25,7 +25,7 @@ use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdi
 
 /// The directory, open.
 #[derive(Debug)]
-pub(crate) struct ImageStore {
+pub(crate) struct PreImageStore {
     fd: OwnedFd,
     pub(crate) device: u64,
 }
@@ -48,12 +48,12 @@ impl Journal {
     }
 
     /// The directory if there is one and it is ours.
-    pub(crate) fn image_store(&self, mount: &MountRoot) -> Option<ImageStore> {
+    pub(crate) fn image_store(&self, mount: &MountRoot) -> Option<PreImageStore> {
         self.find_image_store(mount).ok().flatten()
     }
 
     /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
-    pub(crate) fn find_image_store(&self, mount: &MountRoot) -> Result<Option<ImageStore>, Errno> {
+    pub(crate) fn find_image_store(&self, mount: &MountRoot) -> Result<Option<PreImageStore>, Errno> {
         let keep = match open(mount) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
             keep => keep?,
@@ -62,7 +62,7 @@ impl Journal {
     }
 
     /// The directory, made if there is none.
-    pub(crate) fn create_image_store(&self, mount: &MountRoot) -> Result<ImageStore, ToolError> {
+    pub(crate) fn create_image_store(&self, mount: &MountRoot) -> Result<PreImageStore, ToolError> {
         self.check_image_store(mount)?;
         let fail = |errno| errno_error(errno, IMAGE_DIR);
         if let Some(keep) = self.image_store(mount) {
@@ -104,7 +104,7 @@ impl Journal {
     }
 }
 
-impl ImageStore {
+impl PreImageStore {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -132,7 +132,7 @@ impl ImageStore {
     /// A copy of the first `length` bytes of a file, with its mode, owner and time. `observe` sees it before it is hashed.
     pub(crate) fn copy(
         &self,
-        old: &CurrentFile,
+        old: &FileToReplace,
         length: u64,
         image: &str,
         observe: impl FnOnce(FileRef<'_>, &FileStat),
@@ -163,7 +163,7 @@ impl ImageStore {
     }
 }
 
-fn copy_into(fd: &OwnedFd, old: &CurrentFile, length: u64, cx: &CallContext<'_>) -> Result<(), ToolError> {
+fn copy_into(fd: &OwnedFd, old: &FileToReplace, length: u64, cx: &CallContext<'_>) -> Result<(), ToolError> {
     let fail = |errno| errno_error(errno, IMAGE_DIR);
     let mut chunk = vec![0; 1 << 20];
     let mut done = 0;
@@ -192,14 +192,14 @@ fn copy_into(fd: &OwnedFd, old: &CurrentFile, length: u64, cx: &CallContext<'_>)
     fsync(fd).map_err(fail)
 }
 
-fn open(mount: &MountRoot) -> Result<ImageStore, Errno> {
+fn open(mount: &MountRoot) -> Result<PreImageStore, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN;
     let fd = openat(&mount.root, IMAGE_DIR, flags, Mode::empty())?;
     let stamp = FileStat::from_stat(&fstat(&fd)?);
     if !is_private(&stamp) {
         return Err(Errno::ACCESS);
     }
-    Ok(ImageStore { fd, device: stamp.id.device })
+    Ok(PreImageStore { fd, device: stamp.id.device })
 }
 
 /// One that others can write to is not as we made it, whatever its inode is.

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 
 use crate::journal::effect::JournalEffect;
-use crate::journal::log::{ChangeClock, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
+use crate::journal::log::{ChangeSequenceCounter, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
 use crate::journal::state::{FileState, FileStateKind};
 use crate::sys::own_files::write_all;
 use crate::sys::stat::FileStat;
@@ -31,7 +31,7 @@ const CHUNK: u64 = 1 << 20;
 /// In-memory index of the log so far.
 pub(super) struct JournalIndex {
     pub(super) log: Arc<OwnedFd>,
-    newest: Arc<ChangeClock>,
+    newest: Arc<ChangeSequenceCounter>,
     /// So much of it.
     pub(super) read: u64,
     /// The oldest first.
@@ -212,7 +212,7 @@ impl IndexedChange {
 }
 
 impl JournalIndex {
-    pub(super) fn new(log: OwnedFd, newest: &Arc<ChangeClock>) -> Self {
+    pub(super) fn new(log: OwnedFd, newest: &Arc<ChangeSequenceCounter>) -> Self {
         Self {
             log: Arc::new(log),
             newest: Arc::clone(newest),

@@ -41,16 +41,16 @@ const COMPACTION_STEP: u64 = MAX_LOG_BYTES / 4;
 
 /// When a line is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogSync {
+pub(crate) enum JournalSyncMode {
     Immediate,
     Deferred,
 }
 
 /// Sequence number of the newest change of all mounts, as far as this process knows.
 #[derive(Debug, Default)]
-pub(crate) struct ChangeClock(AtomicU64);
+pub(crate) struct ChangeSequenceCounter(AtomicU64);
 
-impl ChangeClock {
+impl ChangeSequenceCounter {
     pub(crate) fn observe(&self, sequence: u64) {
         self.0.fetch_max(sequence, Ordering::Relaxed);
     }
@@ -68,7 +68,7 @@ pub(crate) struct Journal {
     directory: OwnedFd,
     lock: OwnedFd,
     index: Mutex<JournalIndex>,
-    clock: Arc<ChangeClock>,
+    clock: Arc<ChangeSequenceCounter>,
     /// Log size at which it is compacted next.
     compact_at: AtomicU64,
     image_store: Mutex<Option<InodeIdentity>>,
@@ -171,7 +171,7 @@ impl JournalEntry {
 impl Journal {
     /// Opens the journal in a directory of our own, and makes it if there is none. `Unsupported` if it is of a newer
     /// version.
-    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeClock>) -> io::Result<Self> {
+    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeSequenceCounter>) -> io::Result<Self> {
         check_state_version(directory.as_fd())?;
         let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
         let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
@@ -239,7 +239,7 @@ impl Journal {
 
     /// Writes a line, on disk too where that is wanted. An intent is refused with `Unsupported` if a newer version has
     /// written to the journal; the outcome of a change that was begun is not.
-    pub(crate) fn append(&self, line: &JournalLine, wanted: LogSync) -> io::Result<()> {
+    pub(crate) fn append(&self, line: &JournalLine, wanted: JournalSyncMode) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
@@ -256,8 +256,8 @@ impl Journal {
         drop(known);
         written?;
         match wanted {
-            LogSync::Immediate => Ok(fdatasync(&*log)?),
-            LogSync::Deferred => Ok(()),
+            JournalSyncMode::Immediate => Ok(fdatasync(&*log)?),
+            JournalSyncMode::Deferred => Ok(()),
         }
     }
 
@@ -440,7 +440,8 @@ impl Journal {
     /// Logged first, then deleted: every image that is listed exists.
     fn evict(&self, going: Vec<JournalEntry>) -> Vec<String> {
         let said = |entry: &JournalEntry| {
-            self.append(&JournalLine::Evicted { change: entry.change.change.clone() }, LogSync::Deferred).is_ok()
+            self.append(&JournalLine::Evicted { change: entry.change.change.clone() }, JournalSyncMode::Deferred)
+                .is_ok()
         };
         going.into_iter().filter(said).flat_map(|entry| entry.images()).collect()
     }
@@ -483,11 +484,11 @@ impl fmt::Debug for Journal {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChangeClock, JournalChange};
+    use super::{ChangeSequenceCounter, JournalChange};
 
     #[test]
     fn a_change_stands_behind_those_before_it_whatever_the_clock_says() {
-        let newest = ChangeClock::default();
+        let newest = ChangeSequenceCounter::default();
         newest.observe(1_000);
         let sequence: Vec<u64> = [2_000, 2_000, 5, 6, 2_001, 3_000].into_iter().map(|now| newest.next(now)).collect();
         assert_eq!(sequence, [2_000, 2_001, 2_002, 2_003, 2_004, 3_000]);

@@ -17,8 +17,10 @@ use std::io;
 use ringfence_kernel::{ErrorKind, ToolError};
 
 pub(crate) use self::effect::JournalEffect;
-pub(crate) use self::images::ImageStore;
-pub(crate) use self::log::{ChangeClock, ChangeStatus, Journal, JournalChange, JournalEntry, JournalLine, LogSync};
+pub(crate) use self::images::PreImageStore;
+pub(crate) use self::log::{
+    ChangeSequenceCounter, ChangeStatus, Journal, JournalChange, JournalEntry, JournalLine, JournalSyncMode,
+};
 pub(crate) use self::state::{FileState, FileStateDepth, FileStateKind, cost};
 use crate::lock::INSTALL_NEWER;
 
@@ -57,7 +59,7 @@ pub(crate) struct DisplacementPosition {
 
 /// Owner of a file found at the temporary name of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TempOwner {
+pub(crate) enum TempFileOrigin {
     /// The new one, which never took its name.
     New,
     /// The old one, which lost its name to it.

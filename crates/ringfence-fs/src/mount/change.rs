@@ -7,21 +7,22 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{
-    CallContext, CallLimits, CommitState, Dialect, IoMode, PolicyAction, ResourceAccess, Sensitivity, Ticket, ToolError,
+    CallCommitState, CallContext, CallLimits, Dialect, IoMode, PolicyAction, ResourceAccess, Sensitivity, Ticket,
+    ToolError,
 };
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use crate::journal::{
     ChangeStatus, DisplacedFileAction, DisplacementPosition, FileState, Journal, JournalChange, JournalEffect,
-    JournalEntry, JournalLine, LogSync, Retention, TempOwner, cost, image_name, journal_read_error,
+    JournalEntry, JournalLine, JournalSyncMode, Retention, TempFileOrigin, cost, image_name, journal_read_error,
     journal_write_error, not_kept_error,
 };
 use crate::mount::Mount;
 use crate::mount::write_target::{CreatedParents, WriteTarget};
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
-use crate::root::{CurrentFile, open_parent, stat};
+use crate::root::{FileToReplace, open_parent, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
@@ -46,7 +47,7 @@ impl PendingChange<'_> {
         self.open = false;
         let Some(journal) = &self.mount.journal else { return };
         // Without the line, the next process to open the workspace sees from the files that it was made.
-        let _ = journal.append(&JournalLine::Done { change: self.change.clone() }, LogSync::Deferred);
+        let _ = journal.append(&JournalLine::Done { change: self.change.clone() }, JournalSyncMode::Deferred);
         if self.retention == Retention::Discard {
             delete_images(self.mount, &journal.evict_change(&self.change));
         }
@@ -68,7 +69,7 @@ impl Drop for PendingChange<'_> {
         }
         if let Some(journal) = &self.mount.journal {
             delete_images(self.mount, &self.copies);
-            let _ = journal.append(&JournalLine::Void { change: self.change.clone() }, LogSync::Deferred);
+            let _ = journal.append(&JournalLine::Void { change: self.change.clone() }, JournalSyncMode::Deferred);
         }
     }
 }
@@ -78,7 +79,7 @@ impl Mount {
     /// permanently.
     pub(crate) fn disposition(
         &self,
-        old: &CurrentFile,
+        old: &FileToReplace,
         parent: BorrowedFd<'_>,
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
@@ -189,7 +190,7 @@ impl Mount {
             undoes,
             effects,
         };
-        if let Err(error) = journal.append(&JournalLine::Intent(change), LogSync::Immediate) {
+        if let Err(error) = journal.append(&JournalLine::Intent(change), JournalSyncMode::Immediate) {
             // Nothing at all is written to the journal of a newer version. After other errors the intent may be there.
             if error.kind() == io::ErrorKind::Unsupported {
                 entered.open = false;
@@ -202,8 +203,8 @@ impl Mount {
 
     /// Owner of the file with this inode at the temporary name of a change, and its name in the image store. Before the
     /// intent is logged nothing is displaced, and afterwards the journal has both inodes.
-    pub(crate) fn temp_owner(&self, change: &str, inode: u64) -> Result<(TempOwner, Option<Vec<u8>>), Errno> {
-        let Some(journal) = &self.journal else { return Ok((TempOwner::New, None)) };
+    pub(crate) fn temp_owner(&self, change: &str, inode: u64) -> Result<(TempFileOrigin, Option<Vec<u8>>), Errno> {
+        let Some(journal) = &self.journal else { return Ok((TempFileOrigin::New, None)) };
         let entry = journal.entry(change).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let effects = entry.map(|entry| entry.change.effects).unwrap_or_default();
         let replaced = effects.into_iter().find_map(|effect| match effect {
@@ -213,9 +214,9 @@ impl Mount {
             _ => None,
         });
         Ok(match replaced {
-            Some((before, _, image)) if before == inode => (TempOwner::Displaced, Some(image.into_bytes())),
-            Some((_, after, _)) if after != inode => (TempOwner::Foreign, None),
-            _ => (TempOwner::New, None),
+            Some((before, _, image)) if before == inode => (TempFileOrigin::Displaced, Some(image.into_bytes())),
+            Some((_, after, _)) if after != inode => (TempFileOrigin::Foreign, None),
+            _ => (TempFileOrigin::New, None),
         })
     }
 
@@ -279,11 +280,11 @@ impl Mount {
         // An error does not mean that it was not made.
         let Ok(made) = made else { return };
         if made.contains(&true) {
-            let _ = journal.append(&JournalLine::Done { change }, LogSync::Deferred);
+            let _ = journal.append(&JournalLine::Done { change }, JournalSyncMode::Deferred);
         } else {
             let copies: Vec<String> = effects.iter().filter_map(JournalEffect::copy).map(str::to_owned).collect();
             delete_images(self, &copies);
-            let _ = journal.append(&JournalLine::Void { change }, LogSync::Deferred);
+            let _ = journal.append(&JournalLine::Void { change }, JournalSyncMode::Deferred);
         }
     }
 }
@@ -349,7 +350,7 @@ impl WriteTarget {
 
 pub(crate) fn delete_images(mount: &Mount, images: &[String]) {
     let Some(keep) = mount.image_store().filter(|_| !images.is_empty()) else { return };
-    let (signal, limits) = (CommitState::new(), CallLimits::for_dialect(Dialect::Standard));
+    let (signal, limits) = (CallCommitState::new(), CallLimits::for_dialect(Dialect::Standard));
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     for image in images {
         keep.delete_image(mount, image, &cx);

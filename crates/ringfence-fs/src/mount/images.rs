@@ -3,9 +3,9 @@
 use ringfence_kernel::{CallContext, ToolError};
 use rustix::io::Errno;
 
-use crate::journal::{FileState, ImageStore};
+use crate::journal::{FileState, PreImageStore};
 use crate::mount::Mount;
-use crate::root::CurrentFile;
+use crate::root::FileToReplace;
 use crate::sys::file_ref::FileRef;
 
 impl Mount {
@@ -15,20 +15,20 @@ impl Mount {
     }
 
     /// The directory if there is one and it is ours.
-    pub(crate) fn image_store(&self) -> Option<ImageStore> {
+    pub(crate) fn image_store(&self) -> Option<PreImageStore> {
         self.journal.as_ref()?.image_store(self)
     }
 
     /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
-    pub(crate) fn find_image_store(&self) -> Result<Option<ImageStore>, Errno> {
+    pub(crate) fn find_image_store(&self) -> Result<Option<PreImageStore>, Errno> {
         self.journal.as_ref().map_or(Ok(None), |journal| journal.find_image_store(self))
     }
 
     /// A copy of the first `length` bytes of a file in the store. What is copied from a secret is one.
     pub(crate) fn copy_image(
         &self,
-        keep: &ImageStore,
-        old: &CurrentFile,
+        keep: &PreImageStore,
+        old: &FileToReplace,
         length: u64,
         image: &str,
         cx: &CallContext<'_>,

@@ -8,14 +8,14 @@ use crate::root::open_no_follow;
 
 /// Present location of an entry.
 #[derive(Clone, Debug)]
-pub(crate) enum NodeSource {
+pub(crate) enum FileEntryLocation {
     /// Below the root.
     Disk(Vec<u8>),
     /// In the image store: the image, and a path below it.
     Image(String, Vec<u8>),
 }
 
-impl NodeSource {
+impl FileEntryLocation {
     pub(crate) fn join(&self, rest: &[u8]) -> Self {
         match self {
             Self::Disk(path) => Self::Disk(join(path, rest)),

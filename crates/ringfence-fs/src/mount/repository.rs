@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 
 use crate::journal::{FileState, FileStateKind, JournalEffect};
 use crate::mount::Mount;
-use crate::mount::node_source::NodeSource;
+use crate::mount::node_source::FileEntryLocation;
 use crate::path::name::{escape, unescape};
 use crate::path::relative::{relative_to, split};
 use crate::root::{open_no_follow, stat};
@@ -236,7 +236,7 @@ impl<'a> RepositoryDetector<'a> {
     }
 
     fn is_in_image(&self, image: &str, rest: &[u8]) -> bool {
-        let source = NodeSource::Image(image.to_owned(), rest.to_vec());
+        let source = FileEntryLocation::Image(image.to_owned(), rest.to_vec());
         source.open_parent(self.mount).is_some_and(|(parent, name)| exists_at(parent.as_fd(), &name))
     }
 }

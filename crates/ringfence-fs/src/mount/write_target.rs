@@ -47,14 +47,14 @@ pub(crate) struct WriteTarget {
 
 /// Whether the directory of a new file must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ParentPolicy {
+pub(crate) enum ParentDirPolicy {
     MustExist,
     CreateMissing,
 }
 
 /// Handling of a path that ends in a slash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TargetKind {
+pub(crate) enum WriteTargetKind {
     /// A file, also through a link that leads to it.
     File,
     /// A file that has this very name.
@@ -64,7 +64,11 @@ pub(crate) enum TargetKind {
 
 impl WriteTarget {
     /// Resolves the target of a change that may create an entry. Reads only.
-    pub(crate) fn find(located: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+    pub(crate) fn find(
+        located: &LocatedPath,
+        meant: WriteTargetKind,
+        parents: ParentDirPolicy,
+    ) -> Result<Self, ToolError> {
         let target = Self::locate(located, meant, parents)?;
         if target.stat()?.is_none() {
             for name in target.missing.iter().chain(std::iter::once(&target.name)) {
@@ -75,21 +79,21 @@ impl WriteTarget {
     }
 
     /// Finds something that has to be there, whatever its name.
-    pub(crate) fn find_existing(located: &LocatedPath, meant: TargetKind) -> Result<(Self, FileStat), ToolError> {
-        let target = Self::locate(located, meant, ParentPolicy::MustExist)?;
+    pub(crate) fn find_existing(located: &LocatedPath, meant: WriteTargetKind) -> Result<(Self, FileStat), ToolError> {
+        let target = Self::locate(located, meant, ParentDirPolicy::MustExist)?;
         let seen = target.stat()?.ok_or_else(|| suggest::path_error(located, Errno::NOENT))?;
         Ok((target, seen))
     }
 
-    fn locate(located: &LocatedPath, meant: TargetKind, parents: ParentPolicy) -> Result<Self, ToolError> {
+    fn locate(located: &LocatedPath, meant: WriteTargetKind, parents: ParentDirPolicy) -> Result<Self, ToolError> {
         located.check_writable()?;
         let target = Self::at(located, &located.path, meant, parents)?;
         let is_link = |found: Option<FileStat>| found.is_some_and(|stamp| stamp.kind == FileKind::Link);
-        if meant == TargetKind::Any || !is_link(target.stat()?) {
+        if meant == WriteTargetKind::Any || !is_link(target.stat()?) {
             return Ok(target);
         }
         let linked_path = target.link_target(located, meant)?;
-        let target = Self::at(located, &linked_path, meant, ParentPolicy::MustExist)?;
+        let target = Self::at(located, &linked_path, meant, ParentDirPolicy::MustExist)?;
         // Another link came to stand there since: where that one leads was not looked at.
         if is_link(target.stat()?) { Err(wrong_type(&located.shown, "a link that changes")) } else { Ok(target) }
     }
@@ -98,8 +102,8 @@ impl WriteTarget {
     fn at(
         located: &LocatedPath,
         path: &GuestPath,
-        meant: TargetKind,
-        parents: ParentPolicy,
+        meant: WriteTargetKind,
+        parents: ParentDirPolicy,
     ) -> Result<Self, ToolError> {
         let Some((parent, name)) = path.split() else { return Err(no_name_error(located)) };
         let ExistingAncestor { fd: base, real: real_parent, missing } =
@@ -130,14 +134,14 @@ impl WriteTarget {
             RepositoryDetector::with_paths(&target.mount, std::iter::once(path.as_slice())).contains(&path);
         if located.path.must_be_directory()
             && found.is_none_or(|stamp| stamp.kind != FileKind::Directory)
-            && meant == TargetKind::Any
+            && meant == WriteTargetKind::Any
         {
             return Err(match found {
                 Some(_) => wrong_type(&located.shown, "not a directory, but the path ends in `/`"),
                 None => suggest::path_error(located, Errno::NOENT),
             });
         }
-        if meant != TargetKind::Any {
+        if meant != WriteTargetKind::Any {
             target.check_regular_file(located, found)?;
         }
         Ok(target)
@@ -167,11 +171,11 @@ impl WriteTarget {
     }
 
     /// The path of the file that a link leads to: the one that is changed, and judged, and has the lock. The link stays.
-    fn link_target(&self, located: &LocatedPath, meant: TargetKind) -> Result<GuestPath, ToolError> {
+    fn link_target(&self, located: &LocatedPath, meant: WriteTargetKind) -> Result<GuestPath, ToolError> {
         let refused = |what| Err(wrong_type(&located.shown, what).hint("name a file"));
         match self.mount.lookup(&located.path, PATH_ONLY, IoMode::Blocking) {
             // The rule about a file is about its name, and the target has another.
-            Ok(_) if meant == TargetKind::FileNoFollow || self.is_guarded() => refused("a link"),
+            Ok(_) if meant == WriteTargetKind::FileNoFollow || self.is_guarded() => refused("a link"),
             Ok(OpenFile { stat: FileStat { kind: FileKind::File, .. }, resolved: Some(real), .. }) => {
                 Ok(GuestPath::from_kernel(&unescape(&real)))
             }
@@ -430,7 +434,7 @@ struct ExistingAncestor {
 fn open_existing_ancestor(
     located: &LocatedPath,
     parent: GuestPath,
-    parents: ParentPolicy,
+    parents: ParentDirPolicy,
 ) -> Result<ExistingAncestor, ToolError> {
     let flags = PATH_ONLY | OFlags::DIRECTORY;
     let mut here = parent.clone();
@@ -457,7 +461,7 @@ fn open_existing_ancestor(
                 missing.reverse();
                 return Ok(ExistingAncestor { fd: opened.fd, real, missing });
             }
-            Err(Errno::NOENT) if parents == ParentPolicy::CreateMissing => {
+            Err(Errno::NOENT) if parents == ParentDirPolicy::CreateMissing => {
                 let Some((above, name)) = here.split() else { return Err(suggest::path_error(located, Errno::NOENT)) };
                 missing.push(name.to_vec());
                 here = above;

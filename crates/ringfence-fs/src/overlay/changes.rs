@@ -5,15 +5,15 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use ringfence_kernel::{
-    CallContext, ChangeGroup, ChangeKind, ChangedPath, KeepDecision, PolicyAction, Preview, ResourceAccess, Ticket,
-    ToolError, WorkspaceChanges,
+    CallContext, ChangeGroup, ChangeGroupDecision, ChangeKind, ChangedPath, PolicyAction, Preview, ResourceAccess,
+    Ticket, ToolError, WorkspaceChanges,
 };
 use rustix::fs::OFlags;
 
 use crate::mount::repository::RepositoryDetector;
 use crate::overlay::ChangeSet;
 use crate::overlay::commit::commit;
-use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
+use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path, resource_at};
 use crate::overlay::group::is_at_or_below;
 use crate::overlay::upper::open_file;
 use crate::path::name::escape;
@@ -62,12 +62,12 @@ impl<'a> RenameTargets<'a> {
         let mut new = Self { files: HashMap::new(), links: HashMap::new(), empty_directories: HashMap::new(), bytes };
         for (at, item) in items.iter().enumerate().filter(|(_, item)| item.lower.is_none()) {
             match &item.upper {
-                Some(UpperState::File { seen, digest, .. }) if seen.size > 0 => {
+                Some(OverlayUpperState::File { seen, digest, .. }) if seen.size > 0 => {
                     new.files.entry(seen.size).or_default().push((&item.path, *digest));
                 }
-                Some(UpperState::Link { target }) => new.links.entry(target).or_default().push(&item.path),
+                Some(OverlayUpperState::Link { target }) => new.links.entry(target).or_default().push(&item.path),
                 // Entries of a directory come right behind it.
-                Some(UpperState::Directory { mode })
+                Some(OverlayUpperState::Directory { mode })
                     if !items.get(at + 1).is_some_and(|next| is_at_or_below(&next.path, &item.path)) =>
                 {
                     new.empty_directories.entry(permissions(*mode)).or_default().push(&item.path);
@@ -112,7 +112,7 @@ impl WorkspaceChanges for ChangeSet {
         self.merge_groups();
     }
 
-    fn reconcile(&mut self, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+    fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         self.resolve_decisions(wanted)
     }
 
@@ -165,14 +165,14 @@ impl WorkspaceChanges for ChangeSet {
 impl OverlayChange {
     /// Whether a diff shows what happens to it.
     fn has_contents(&self) -> bool {
-        let now = matches!(self.upper, Some(UpperState::File { only_mode: false, .. }));
+        let now = matches!(self.upper, Some(OverlayUpperState::File { only_mode: false, .. }));
         now && self.lower.as_ref().is_none_or(|was| was.stat.kind == FileKind::File)
     }
 
     fn contents_bytes(&self) -> u64 {
         let was = self.lower.as_ref().map_or(0, |was| was.stat.size);
         match &self.upper {
-            Some(UpperState::File { seen, .. }) => was.saturating_add(seen.size),
+            Some(OverlayUpperState::File { seen, .. }) => was.saturating_add(seen.size),
             _ => was,
         }
     }
@@ -215,7 +215,7 @@ impl ChangeSet {
             if is_lost && item.displaced_bytes() > 0 {
                 own.push(ResourceAccess { action: PolicyAction::Lose, resource: place.clone() });
             }
-            if matches!(item.upper, Some(UpperState::Link { .. })) {
+            if matches!(item.upper, Some(OverlayUpperState::Link { .. })) {
                 own.extend(
                     place
                         .settings_through_link()
@@ -334,7 +334,7 @@ impl ChangeSet {
         previewed: &mut HashMap<Vec<u8>, Digest>,
         cx: &CallContext<'_>,
     ) -> Result<(), ToolError> {
-        let Some(UpperState::File { seen, .. }) = &item.upper else { return Ok(()) };
+        let Some(OverlayUpperState::File { seen, .. }) = &item.upper else { return Ok(()) };
         let name = display_path(&self.mount, &item.path);
         let new = FileContents::read_file(self.open(item, seen)?.as_fd(), seen, &name, cx)?;
         let old = match &item.lower {
@@ -386,13 +386,13 @@ impl ChangeSet {
         let is_file = |stamp: &FileStat| (stamp.kind == FileKind::File).then_some(stamp.size);
         let (what, size) = match (&item.lower, &item.upper) {
             (_, None) => (ChangeKind::Deleted, None),
-            (_, Some(UpperState::Link { .. })) => (ChangeKind::Link, None),
-            (Some(_), Some(UpperState::Directory { .. })) if !item.changes_kind() => (ChangeKind::Mode, None),
-            (Some(_), Some(UpperState::File { seen, only_mode: true, .. })) => (ChangeKind::Mode, is_file(seen)),
-            (Some(_), Some(UpperState::File { seen, .. })) => (ChangeKind::Modified, is_file(seen)),
-            (Some(_), Some(UpperState::Directory { .. })) => (ChangeKind::Modified, None),
-            (None, Some(UpperState::Directory { .. })) => (ChangeKind::Created, None),
-            (None, Some(UpperState::File { seen, .. })) => match self.renamed.get(&item.path) {
+            (_, Some(OverlayUpperState::Link { .. })) => (ChangeKind::Link, None),
+            (Some(_), Some(OverlayUpperState::Directory { .. })) if !item.changes_kind() => (ChangeKind::Mode, None),
+            (Some(_), Some(OverlayUpperState::File { seen, only_mode: true, .. })) => (ChangeKind::Mode, is_file(seen)),
+            (Some(_), Some(OverlayUpperState::File { seen, .. })) => (ChangeKind::Modified, is_file(seen)),
+            (Some(_), Some(OverlayUpperState::Directory { .. })) => (ChangeKind::Modified, None),
+            (None, Some(OverlayUpperState::Directory { .. })) => (ChangeKind::Created, None),
+            (None, Some(OverlayUpperState::File { seen, .. })) => match self.renamed.get(&item.path) {
                 Some(from) => (ChangeKind::Renamed { from: display_path(&self.mount, from) }, is_file(seen)),
                 None => (ChangeKind::Created, is_file(seen)),
             },
@@ -409,7 +409,11 @@ impl ChangeSet {
             (ChangeKind::Modified, ..) => format!("change `{path}`{size}"),
             (ChangeKind::Renamed { from }, ..) => format!("create `{path}`{size} with the contents of `{from}`"),
             (ChangeKind::Link, ..) => format!("replace `{path}` with a link"),
-            (ChangeKind::Mode, Some(was), Some(UpperState::File { mode, .. } | UpperState::Directory { mode })) => {
+            (
+                ChangeKind::Mode,
+                Some(was),
+                Some(OverlayUpperState::File { mode, .. } | OverlayUpperState::Directory { mode }),
+            ) => {
                 format!("change the mode of `{path}` from {:o} to {mode:o}", was.stat.mode & 0o777)
             }
             (ChangeKind::Mode, ..) => format!("change the mode of `{path}`"),
@@ -437,9 +441,9 @@ fn fingerprint(items: &[&OverlayChange]) -> Digest {
     for item in items {
         let was = item.lower.as_ref().map(|was| (was.stat, was.tree.as_ref().map(|tree| tree.digest)));
         let now = item.upper.as_ref().map(|now| match now {
-            UpperState::File { digest, mode, .. } => format!("file {} {mode:o}", digest.to_hex()),
-            UpperState::Link { target } => format!("link {target:?}"),
-            UpperState::Directory { mode } => format!("directory {mode:o}"),
+            OverlayUpperState::File { digest, mode, .. } => format!("file {} {mode:o}", digest.to_hex()),
+            OverlayUpperState::Link { target } => format!("link {target:?}"),
+            OverlayUpperState::Directory { mode } => format!("directory {mode:o}"),
         });
         hasher.update(format!("{:?}\0{was:?}\0{now:?}\0", item.path).as_bytes());
     }

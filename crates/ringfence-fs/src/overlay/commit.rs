@@ -15,25 +15,25 @@ use ringfence_kernel::{Assurance, CallContext, ErrorKind, IoMode, Ticket, ToolEr
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::journal::{FileState, FileStateDepth, ImageStore, JournalEffect, cost, image_name, not_kept_error};
+use crate::journal::{FileState, FileStateDepth, JournalEffect, PreImageStore, cost, image_name, not_kept_error};
 use crate::lock::TreeLockMode;
 use crate::mount::Mount;
 use crate::mount::change::delete_images;
 use crate::overlay::ChangeSet;
-use crate::overlay::compare::{OverlayChange, UpperState, display_path, resource_at};
-use crate::overlay::stage::{MAX_SYNCED_EACH, OverlayStager, StagedEntry, sync_directories};
+use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path, resource_at};
+use crate::overlay::stage::{MAX_SYNCED_EACH, OverlayStager, StagedOverlayEntry, sync_directories};
 use crate::path::name::{escape, fold_name};
 use crate::path::relative::split;
 use crate::read::content::{hash_up_to, read_up_to};
 use crate::root::{
-    CurrentFile, Durability, MountAccess, check_directory_writable, open_no_follow, open_parent, reopen_for_listing,
+    Durability, FileToReplace, MountAccess, check_directory_writable, open_no_follow, open_parent, reopen_for_listing,
     stat,
 };
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
-use crate::txn::manifest::{EntryClass, scan_tree};
+use crate::txn::manifest::{EntryReportReasons, scan_tree};
 use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep};
 use crate::txn::recover::{has_unresolved_batch, recover_notes, recover_tree};
 use crate::txn::step::{apply, finalize_overlay_step, roll_back_overlay_step};
@@ -82,7 +82,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
 }
 
 /// A step with what has to be known to make it.
-struct CommitStep {
+struct OverlayCommitStep {
     entry: TxnEntry,
     shown: String,
     /// A directory that goes, with everything that is in it.
@@ -91,19 +91,19 @@ struct CommitStep {
 
 /// Every step, in order, and what the journal has to know.
 #[derive(Default)]
-struct CommitPlan {
-    steps: Vec<CommitStep>,
+struct OverlayCommitPlan {
+    steps: Vec<OverlayCommitStep>,
     effects: Vec<JournalEffect>,
 }
 
 /// A new directory that gets its mode once it is published.
-struct DeferredMode {
+struct DeferredChmod {
     path: Vec<u8>,
     inode: u64,
     modes: [u32; 2],
 }
 
-fn execute(left: &ChangeSet, keep: &ImageStore, note: &TxnRecord<'_>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+fn execute(left: &ChangeSet, keep: &PreImageStore, note: &TxnRecord<'_>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
     let (mount, cx) = (&*left.mount, ticket.context());
     let mut images = Vec::new();
     let entered = prepare(left, keep, ticket, &mut images).and_then(|plan| {
@@ -149,10 +149,10 @@ fn execute(left: &ChangeSet, keep: &ImageStore, note: &TxnRecord<'_>, ticket: &T
 /// Stages everything new in the image store, and returns the steps.
 fn prepare(
     left: &ChangeSet,
-    keep: &ImageStore,
+    keep: &PreImageStore,
     ticket: &Ticket<'_>,
     images: &mut Vec<String>,
-) -> Result<CommitPlan, ToolError> {
+) -> Result<OverlayCommitPlan, ToolError> {
     let (mount, cx) = (&*left.mount, ticket.context());
     let bytes = left.items.iter().map(OverlayChange::displaced_bytes).fold(0u64, u64::saturating_add);
     let kept = mount.fits_quota(bytes, &[], cx)?;
@@ -160,7 +160,7 @@ fn prepare(
         return Err(not_kept_error());
     }
     let stage = OverlayStager::new(mount, keep, (&left.upper, left.items.len()), cx)?;
-    let mut planner = CommitPlanner {
+    let mut planner = OverlayCommitPlanner {
         mount,
         images_dir: keep,
         stage,
@@ -169,7 +169,7 @@ fn prepare(
         images,
         writable_directories: HashSet::new(),
         parents: ParentCache::new(mount),
-        plan: CommitPlan::default(),
+        plan: OverlayCommitPlan::default(),
     };
     let tops: Vec<(&OverlayChange, &[OverlayChange])> = top_level_changes(&left.items).collect();
     let opens = |mode: u32| mode & 0o300 == 0o300;
@@ -192,7 +192,7 @@ fn prepare(
             planner.plan_chmod(item, mode)?;
         }
     }
-    for DeferredMode { path, inode, modes } in later {
+    for DeferredChmod { path, inode, modes } in later {
         planner.push_mode(&path, inode, modes);
     }
     planner.stage.sync()?;
@@ -208,9 +208,9 @@ fn top_level_changes(items: &[OverlayChange]) -> impl Iterator<Item = (&OverlayC
     })
 }
 
-struct CommitPlanner<'a> {
+struct OverlayCommitPlanner<'a> {
     mount: &'a Mount,
-    images_dir: &'a ImageStore,
+    images_dir: &'a PreImageStore,
     stage: OverlayStager<'a>,
     ticket: &'a Ticket<'a>,
     /// Whether what is displaced is kept.
@@ -219,10 +219,10 @@ struct CommitPlanner<'a> {
     /// Directories that can be written to when their turn comes.
     writable_directories: HashSet<Vec<u8>>,
     parents: ParentCache<'a>,
-    plan: CommitPlan,
+    plan: OverlayCommitPlan,
 }
 
-impl CommitPlanner<'_> {
+impl OverlayCommitPlanner<'_> {
     /// A new name in the image store.
     fn image(&mut self) -> String {
         let image = image_name(self.ticket.change_id(), self.images.len());
@@ -248,7 +248,7 @@ impl CommitPlanner<'_> {
             temporary: image.as_bytes().to_vec(),
             other: if lost { DISCARDED.to_vec() } else { Vec::new() },
         };
-        self.plan.steps.push(CommitStep { entry, shown: display_path(self.mount, path), tree });
+        self.plan.steps.push(OverlayCommitStep { entry, shown: display_path(self.mount, path), tree });
     }
 
     fn plan_chmod(&mut self, item: &OverlayChange, mode: u32) -> Result<(), ToolError> {
@@ -294,7 +294,7 @@ impl CommitPlanner<'_> {
         &mut self,
         item: &OverlayChange,
         inside: &[OverlayChange],
-    ) -> Result<Option<DeferredMode>, ToolError> {
+    ) -> Result<Option<DeferredChmod>, ToolError> {
         let name = display_path(self.mount, &item.path);
         self.check_writable(&item.path, &name)?;
         let was = item.lower.as_ref().filter(|_| !item.changes_kind()).map(|was| was.stat);
@@ -309,10 +309,10 @@ impl CommitPlanner<'_> {
         let path = escape(&item.path);
         let Some(was) = was else {
             self.push(&item.path, TxnStep::Publish { new }, &image, false, None);
-            let StagedEntry { stat: stamp, state, final_mode: later } = staged;
+            let StagedOverlayEntry { stat: stamp, state, final_mode: later } = staged;
             self.plan.effects.push(JournalEffect::Created { path, after: state, image: Some(image) });
             let closing =
-                |mode| DeferredMode { path: item.path.clone(), inode: stamp.id.inode, modes: [stamp.mode, mode] };
+                |mode| DeferredChmod { path: item.path.clone(), inode: stamp.id.inode, modes: [stamp.mode, mode] };
             return Ok(later.map(closing));
         };
         let (effect, lost) = self.displacement_effect(item, &was, old.as_ref(), &image, staged.state)?;
@@ -326,7 +326,7 @@ impl CommitPlanner<'_> {
         &mut self,
         item: &OverlayChange,
         was: &FileStat,
-        old: Option<&CurrentFile>,
+        old: Option<&FileToReplace>,
         image: &str,
         after: FileState,
     ) -> Result<(JournalEffect, bool), ToolError> {
@@ -354,7 +354,7 @@ impl CommitPlanner<'_> {
     }
 
     /// The file that is to be replaced. Nothing for a link, and for what may not be read.
-    fn open_current(&mut self, item: &OverlayChange, was: &FileStat) -> Result<Option<CurrentFile>, ToolError> {
+    fn open_current(&mut self, item: &OverlayChange, was: &FileStat) -> Result<Option<FileToReplace>, ToolError> {
         let name = display_path(self.mount, &item.path);
         if was.kind != FileKind::File {
             return Ok(None);
@@ -365,7 +365,7 @@ impl CommitPlanner<'_> {
             opened => opened.map_err(|errno| errno_error(errno, &name))?,
         };
         let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &name))?);
-        if stamp == *was { Ok(Some(CurrentFile { fd, stat: stamp })) } else { Err(concurrent_change_error(&name)) }
+        if stamp == *was { Ok(Some(FileToReplace { fd, stat: stamp })) } else { Err(concurrent_change_error(&name)) }
     }
 }
 
@@ -405,12 +405,12 @@ impl<'a> ParentCache<'a> {
 
 fn perform(
     mount: &Mount,
-    keep: &ImageStore,
+    keep: &PreImageStore,
     parents: &mut ParentCache<'_>,
-    planned: &CommitStep,
+    planned: &OverlayCommitStep,
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
-    let CommitStep { entry, shown, tree } = planned;
+    let OverlayCommitStep { entry, shown, tree } = planned;
     let path = [entry.parent.as_slice(), b"/", &entry.name].concat();
     let parent = parents.open(if entry.parent.is_empty() { &entry.name } else { &path })?;
     apply(keep, parent, entry).map_err(|errno| match errno {
@@ -432,7 +432,7 @@ fn perform(
     Ok(())
 }
 
-fn sync(mount: &Mount, keep: &ImageStore, entries: &[TxnEntry]) -> Result<(), Errno> {
+fn sync(mount: &Mount, keep: &PreImageStore, entries: &[TxnEntry]) -> Result<(), Errno> {
     if mount.durability != Durability::Full {
         return Ok(());
     }
@@ -444,7 +444,7 @@ fn sync(mount: &Mount, keep: &ImageStore, entries: &[TxnEntry]) -> Result<(), Er
 
 /// New contents are another file: it is as sensitive as the one before.
 fn record_sensitivity(left: &ChangeSet, parents: &mut ParentCache<'_>) {
-    let named = |item: &&OverlayChange| !item.is_data && matches!(item.upper, Some(UpperState::File { .. }));
+    let named = |item: &&OverlayChange| !item.is_data && matches!(item.upper, Some(OverlayUpperState::File { .. }));
     for item in left.items.iter().filter(named) {
         let was = item.lower.as_ref().map(|was| was.sensitivity).unwrap_or_default();
         let known = resource_at(&left.mount, &item.path).effective_sensitivity().union(was);
@@ -511,7 +511,7 @@ fn is_unchanged(
     }
     if let Some(tree) = &was.tree {
         let start = mount.resolver.open_child(parent, name).map_err(|errno| errno_error(errno, &name_shown))?;
-        return Ok(scan_tree(mount, start, &name_shown, |_| EntryClass::default(), cx)?.digest == tree.digest);
+        return Ok(scan_tree(mount, start, &name_shown, |_| EntryReportReasons::default(), cx)?.digest == tree.digest);
     }
     let Some(seen) = left.previewed.get(&item.path) else { return Ok(true) };
     let fd = mount.open_at(parent, name, OFlags::RDONLY).map_err(|errno| errno_error(errno, &name_shown))?;
@@ -566,7 +566,7 @@ fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<
         None => None,
     };
     let after = match &item.upper {
-        Some(UpperState::File { seen, .. }) => Some(read(left.open(item, seen)?, seen)?),
+        Some(OverlayUpperState::File { seen, .. }) => Some(read(left.open(item, seen)?, seen)?),
         Some(_) => {
             let message = format!("`{name}` is guarded and must be a file; nothing was changed");
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));

@@ -26,7 +26,7 @@ use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fstat, readlinkat};
-use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, scan_tree};
+use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, scan_tree};
 
 /// As the kernel counts them.
 const MOST_LINKS: usize = 40;
@@ -37,9 +37,9 @@ pub(super) struct OverlayChange {
     /// Below the root.
     pub(super) path: Vec<u8>,
     /// Current state in the workspace.
-    pub(super) lower: Option<LowerState>,
+    pub(super) lower: Option<OverlayLowerState>,
     /// State after the commit.
-    pub(super) upper: Option<UpperState>,
+    pub(super) upper: Option<OverlayUpperState>,
     /// It comes with a new directory that it is in.
     pub(super) in_new_directory: bool,
     /// Index of the group that is kept or discarded as one.
@@ -56,7 +56,7 @@ pub(super) struct RejectedPath {
 }
 
 #[derive(Debug)]
-pub(super) struct LowerState {
+pub(super) struct OverlayLowerState {
     pub(super) stat: FileStat,
     /// Sensitivity by names and by identity.
     pub(super) sensitivity: Sensitivity,
@@ -65,7 +65,7 @@ pub(super) struct LowerState {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum UpperState {
+pub(super) enum OverlayUpperState {
     File {
         /// In the upper directory.
         seen: FileStat,
@@ -93,26 +93,26 @@ pub(super) struct OverlayComparison {
 }
 
 impl OverlayChange {
-    pub(super) fn new(path: Vec<u8>, lower: Option<LowerState>, upper: Option<UpperState>) -> Self {
+    pub(super) fn new(path: Vec<u8>, lower: Option<OverlayLowerState>, upper: Option<OverlayUpperState>) -> Self {
         Self { path, lower, upper, in_new_directory: false, group: 0, is_data: false }
     }
 
     /// A directory that was not there, or replaces something of another kind.
     pub(super) fn is_new_directory(&self) -> bool {
-        matches!(self.upper, Some(UpperState::Directory { .. })) && self.directory_mode().is_none()
+        matches!(self.upper, Some(OverlayUpperState::Directory { .. })) && self.directory_mode().is_none()
     }
 
     /// A directory replaces something of another kind, or is replaced by it: that cannot be done in one step.
     pub(super) fn changes_kind(&self) -> bool {
         let was = self.lower.as_ref().map(|was| was.stat.kind == FileKind::Directory);
-        let now = self.upper.as_ref().map(|now| matches!(now, UpperState::Directory { .. }));
+        let now = self.upper.as_ref().map(|now| matches!(now, OverlayUpperState::Directory { .. }));
         matches!((was, now), (Some(was), Some(now)) if was != now)
     }
 
     /// Only the permissions of a directory are others.
     pub(super) fn directory_mode(&self) -> Option<u32> {
         match (&self.lower, &self.upper) {
-            (Some(_), Some(UpperState::Directory { mode })) if !self.changes_kind() => Some(*mode),
+            (Some(_), Some(OverlayUpperState::Directory { mode })) if !self.changes_kind() => Some(*mode),
             _ => None,
         }
     }
@@ -331,7 +331,7 @@ impl OverlayComparer<'_> {
     ) -> Result<(), ToolError> {
         // Its owner keeps the right to look into it: what cannot be looked into can be neither searched nor undone.
         let mode = entry.stat.mode & 0o777 | 0o500;
-        let now = UpperState::Directory { mode };
+        let now = OverlayUpperState::Directory { mode };
         let merged = was.filter(|(_, was)| was.kind == FileKind::Directory);
         let Some((_, stamp)) = merged else {
             let unmatched = was.is_none() && directory.below != LowerVisibility::Absent;
@@ -343,7 +343,7 @@ impl OverlayComparer<'_> {
             if directory.below == LowerVisibility::Hidden { LowerVisibility::Hidden } else { LowerVisibility::Visible };
         self.directories.push(OverlayDirectory { path: path.clone(), below, unmatched: false });
         if stamp.mode & 0o777 != mode {
-            let was = Some(LowerState { stat: stamp, sensitivity: Sensitivity::default(), tree: None });
+            let was = Some(OverlayLowerState { stat: stamp, sensitivity: Sensitivity::default(), tree: None });
             self.found.items.push(OverlayChange::new(path, was, Some(now)));
         }
         Ok(())
@@ -365,7 +365,7 @@ impl OverlayComparer<'_> {
         {
             return Ok(());
         }
-        self.add_change(directory, path, was, UpperState::Link { target })
+        self.add_change(directory, path, was, OverlayUpperState::Link { target })
     }
 
     fn compare_file(
@@ -401,7 +401,12 @@ impl OverlayComparer<'_> {
                 self.found.stale.insert(path.clone());
             }
         }
-        self.add_change(directory, path, was, UpperState::File { seen: entry.stat, digest, mode, only_mode: same })
+        self.add_change(
+            directory,
+            path,
+            was,
+            OverlayUpperState::File { seen: entry.stat, digest, mode, only_mode: same },
+        )
     }
 
     /// Whether a file of the workspace has these contents. One that cannot be read has others.
@@ -417,7 +422,7 @@ impl OverlayComparer<'_> {
         directory: &OverlayDirectory,
         path: Vec<u8>,
         was: Option<(BorrowedFd<'_>, FileStat)>,
-        now: UpperState,
+        now: OverlayUpperState,
     ) -> Result<(), ToolError> {
         let was = was.map(|(lower, stamp)| self.inspect_lower(lower, &path, &stamp)).transpose()?;
         let within = directory.below == LowerVisibility::Absent;
@@ -432,7 +437,12 @@ impl OverlayComparer<'_> {
     }
 
     /// Something that is about to go: what is known of it, what is in it, and whether the program can have seen it so.
-    fn inspect_lower(&mut self, lower: BorrowedFd<'_>, path: &[u8], stamp: &FileStat) -> Result<LowerState, ToolError> {
+    fn inspect_lower(
+        &mut self,
+        lower: BorrowedFd<'_>,
+        path: &[u8],
+        stamp: &FileStat,
+    ) -> Result<OverlayLowerState, ToolError> {
         let (_, name) = split(path);
         let place = resource_at(self.mount, path);
         let sensitivity = self.mount.classify(place.effective_sensitivity(), FileRef { fd: lower, name }, stamp);
@@ -444,8 +454,8 @@ impl OverlayComparer<'_> {
                     .resolver
                     .open_child(lower, name)
                     .map_err(|errno| errno_error(errno, &place.display_path))?;
-                let whole = [TreeAccess::new(PolicyAction::Delete, &place, self.cx)];
-                let classify = |path: &str| EntryClass::of(&whole, path, self.cx);
+                let whole = [RecursiveAccess::new(PolicyAction::Delete, &place, self.cx)];
+                let classify = |path: &str| EntryReportReasons::of(&whole, path, self.cx);
                 let tree = scan_tree(self.mount, start, &place.display_path, classify, self.cx)?;
                 if let Some(locked) = &tree.locked_directory {
                     return Err(errno_error(
@@ -461,7 +471,7 @@ impl OverlayComparer<'_> {
         if newest >= self.started {
             self.found.stale.insert(path.to_vec());
         }
-        Ok(LowerState { stat: *stamp, sensitivity, tree })
+        Ok(OverlayLowerState { stat: *stamp, sensitivity, tree })
     }
 }
 
@@ -503,7 +513,7 @@ fn is_system_target(target: &[u8]) -> bool {
 
 fn new_link_target(item: &OverlayChange) -> Option<&[u8]> {
     match &item.upper {
-        Some(UpperState::Link { target }) => Some(target),
+        Some(OverlayUpperState::Link { target }) => Some(target),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ringfence_kernel::{ChangeGroup, ErrorKind, KeepDecision, PolicyAction, ResourceAccess, ToolError};
+use ringfence_kernel::{ChangeGroup, ChangeGroupDecision, ErrorKind, PolicyAction, ResourceAccess, ToolError};
 
 use crate::overlay::ChangeSet;
 use crate::overlay::changes::DetectedRename;
@@ -57,7 +57,7 @@ impl ChangeSet {
         }
         self.refuse_rejected(unkeepable, &repositories);
         self.refuse_read_only();
-        self.decisions = vec![KeepDecision::Ask; self.groups.len()];
+        self.decisions = vec![ChangeGroupDecision::Ask; self.groups.len()];
     }
 
     /// In the order of their first items.
@@ -127,22 +127,22 @@ impl ChangeSet {
         let refused = groups.iter().find_map(|group| group.refusal.clone());
         let accesses = groups.into_iter().flat_map(|group| group.accesses).collect();
         self.groups = vec![ChangeGroup { accesses, refusal: refused }];
-        self.decisions = vec![KeepDecision::Ask];
+        self.decisions = vec![ChangeGroupDecision::Ask];
         self.items.iter_mut().for_each(|item| item.group = 0);
         self.rejected.iter_mut().for_each(|(_, group)| *group = 0);
     }
 
     /// Combines the decisions about the groups.
-    pub(super) fn resolve_decisions(&mut self, mut wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
-        wanted.resize(self.groups.len(), KeepDecision::Ask);
+    pub(super) fn resolve_decisions(&mut self, mut wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
+        wanted.resize(self.groups.len(), ChangeGroupDecision::Ask);
         self.decisions = wanted;
         let parents = self.parents();
         loop {
-            let before = self.decisions.iter().map(KeepDecision::strictness).map(u64::from).sum::<u64>();
+            let before = self.decisions.iter().map(ChangeGroupDecision::strictness).map(u64::from).sum::<u64>();
             self.follow_parents(&parents);
             self.drop_empty_directories(&parents);
             self.drop_links_outside();
-            if self.decisions.iter().map(KeepDecision::strictness).map(u64::from).sum::<u64>() == before {
+            if self.decisions.iter().map(ChangeGroupDecision::strictness).map(u64::from).sum::<u64>() == before {
                 return self.decisions.clone();
             }
         }
@@ -154,11 +154,11 @@ impl ChangeSet {
         let mut wanted = before.clone();
         for (group, error) in refused {
             if let Some(decision) = wanted.get_mut(group) {
-                *decision = decision.clone().or_stricter(&KeepDecision::Refuse(error));
+                *decision = decision.clone().or_stricter(&ChangeGroupDecision::Refuse(error));
             }
         }
-        let newly = |(group, (before, now)): (usize, (&KeepDecision, KeepDecision))| match now {
-            KeepDecision::Refuse(error) if *before == KeepDecision::Keep => Some((group, error)),
+        let newly = |(group, (before, now)): (usize, (&ChangeGroupDecision, ChangeGroupDecision))| match now {
+            ChangeGroupDecision::Refuse(error) if *before == ChangeGroupDecision::Keep => Some((group, error)),
             _ => None,
         };
         let settled = self.resolve_decisions(wanted);
@@ -168,11 +168,11 @@ impl ChangeSet {
     /// Forgets what is not to be kept.
     pub(super) fn drop_refused(&mut self) {
         let decided = &self.decisions;
-        self.items.retain(|item| decided.get(item.group) == Some(&KeepDecision::Keep));
+        self.items.retain(|item| decided.get(item.group) == Some(&ChangeGroupDecision::Keep));
     }
 
     pub(super) fn needs_approval(&self, item: &OverlayChange) -> bool {
-        self.decisions.get(item.group) == Some(&KeepDecision::Ask)
+        self.decisions.get(item.group) == Some(&ChangeGroupDecision::Ask)
     }
 
     /// For each item the item that it cannot be kept without: a new directory that it is in, or one that lets it be
@@ -212,12 +212,12 @@ impl ChangeSet {
 
     /// A new directory is kept with the first of the entries that it was made for, or with none where it never had any.
     fn drop_empty_directories(&mut self, parents: &[Option<usize>]) {
-        let mut least: HashMap<usize, KeepDecision> = HashMap::new();
+        let mut least: HashMap<usize, ChangeGroupDecision> = HashMap::new();
         let index: HashMap<&[u8], usize> =
             self.items.iter().enumerate().map(|(index, item)| (item.path.as_slice(), index)).collect();
         for (one, _) in &self.rejected {
             if let Some(parent) = index.get(split(&one.path).0) {
-                least.insert(*parent, KeepDecision::Refuse(one.error.clone()));
+                least.insert(*parent, ChangeGroupDecision::Refuse(one.error.clone()));
             }
         }
         // Entries of a directory come behind it.
@@ -231,7 +231,7 @@ impl ChangeSet {
             }
             let Some(parent) = parents.get(at).copied().flatten() else { continue };
             let Some(own) = self.decisions.get(group).cloned() else { continue };
-            let is_less = |other: &KeepDecision| own.strictness() < other.strictness();
+            let is_less = |other: &ChangeGroupDecision| own.strictness() < other.strictness();
             if least.get(&parent).is_none_or(is_less) {
                 least.insert(parent, own);
             }
@@ -243,15 +243,15 @@ impl ChangeSet {
         let outside = links_outside(&self.mount, &kept);
         let outside: Vec<(usize, ToolError)> = outside.into_iter().map(|(item, error)| (item.group, error)).collect();
         for (group, error) in outside {
-            self.raise_decision(Some(group), &KeepDecision::Refuse(error));
+            self.raise_decision(Some(group), &ChangeGroupDecision::Refuse(error));
         }
     }
 
     fn may_be_kept(&self, item: &OverlayChange) -> bool {
-        !matches!(self.decisions.get(item.group), Some(KeepDecision::Refuse(_)))
+        !matches!(self.decisions.get(item.group), Some(ChangeGroupDecision::Refuse(_)))
     }
 
-    fn raise_decision(&mut self, group: Option<usize>, least: &KeepDecision) {
+    fn raise_decision(&mut self, group: Option<usize>, least: &ChangeGroupDecision) {
         if let Some(decision) = group.and_then(|group| self.decisions.get_mut(group)) {
             *decision = decision.clone().or_stricter(least);
         }

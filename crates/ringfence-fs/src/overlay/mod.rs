@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use ringfence_kernel::{
-    CallContext, ChangeGroup, KeepDecision, ResourceAccess, ToolError, Workspace, WorkspaceChanges, WorkspaceView,
+    CallContext, ChangeGroup, ChangeGroupDecision, ResourceAccess, ToolError, Workspace, WorkspaceChanges,
+    WorkspaceView,
 };
 
 use self::compare::{OverlayChange, RejectedPath, compare};
@@ -107,7 +108,7 @@ struct ChangeSet {
     renamed: HashMap<Vec<u8>, Vec<u8>>,
     groups: Vec<ChangeGroup>,
     /// The decision about each group.
-    decisions: Vec<KeepDecision>,
+    decisions: Vec<ChangeGroupDecision>,
     repositories: RepositoryFindings,
     /// Paths that the program saw empty.
     masked: MaskedPaths,

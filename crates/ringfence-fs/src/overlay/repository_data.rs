@@ -23,7 +23,7 @@ use crate::git::{
 };
 use crate::mount::Mount;
 use crate::overlay::ChangeSet;
-use crate::overlay::compare::{OverlayChange, UpperState, join_path, resource_at};
+use crate::overlay::compare::{OverlayChange, OverlayUpperState, join_path, resource_at};
 use crate::overlay::group::repository_of;
 use crate::overlay::masked_paths::{GitStagedEntry, staged_mask};
 use crate::path::relative::split;
@@ -47,7 +47,7 @@ pub(super) struct RepositoryFindings {
 }
 
 /// A path of the worktree of which a tree or the index has something else than before.
-struct PathChange {
+struct WorktreePathChange {
     path: Vec<u8>,
     staged: GitStagedEntry,
 }
@@ -252,14 +252,14 @@ impl<'a> RepositoryJudge<'a> {
         let class = GitFileClass::of(path);
         let has_other_names = item.lower.as_ref().is_some_and(|was| was.tree.is_none() && was.stat.links > 1);
         if class == GitFileClass::Other
-            || matches!(item.upper, Some(UpperState::Link { .. }))
+            || matches!(item.upper, Some(OverlayUpperState::Link { .. }))
             || has_other_names && class != GitFileClass::Object
         {
             return RepositoryDataVerdict::Protected;
         }
         // A directory by itself says nothing, and what goes leads nowhere, but for the index and what covers a packed
         // reference.
-        let is_file = matches!(item.upper, Some(UpperState::File { .. }));
+        let is_file = matches!(item.upper, Some(OverlayUpperState::File { .. }));
         if !is_file && !matches!(class, GitFileClass::Index | GitFileClass::Head | GitFileClass::Reference) {
             return RepositoryDataVerdict::Data;
         }
@@ -285,7 +285,7 @@ impl<'a> RepositoryJudge<'a> {
             GitFileClass::Log => self.lines(path, &[0, 1]).and_then(|oids| view.new_differences(&oids)),
             GitFileClass::Plain => Ok(Vec::new()),
             // Git empties the list of conflicts when they are resolved.
-            GitFileClass::Rerere if matches!(&item.upper, Some(UpperState::File { seen, .. }) if seen.size == 0) => {
+            GitFileClass::Rerere if matches!(&item.upper, Some(OverlayUpperState::File { seen, .. }) if seen.size == 0) => {
                 Ok(Vec::new())
             }
             GitFileClass::Rerere | GitFileClass::Other => return RepositoryDataVerdict::Protected,
@@ -311,7 +311,7 @@ impl<'a> RepositoryJudge<'a> {
     }
 
     /// The error for a change that comes from the view of a masked path and not from the program.
-    fn mask_of(&self, change: &PathChange) -> Option<ToolError> {
+    fn mask_of(&self, change: &WorktreePathChange) -> Option<ToolError> {
         let worktree = split(self.root).0;
         let full = join_path(worktree, &change.path);
         let masked = self.change_set.masked.mistaken(&self.change_set.mount, &full, change.staged)?;
@@ -323,7 +323,7 @@ impl<'a> RepositoryJudge<'a> {
 
     /// The same for the entries of the index, but for those that came with a commit that was there before.
     fn index_mask(&self, old: &GitIndex, new: &GitIndex, view: Option<&RepositoryVersions<'_>>) -> Option<ToolError> {
-        let masks = |change: &PathChange| Some((change.path.clone(), self.mask_of(change)?));
+        let masks = |change: &WorktreePathChange| Some((change.path.clone(), self.mask_of(change)?));
         let masks: Vec<(Vec<u8>, ToolError)> = index_changes(old, new).iter().filter_map(masks).collect();
         if masks.is_empty() {
             return None;
@@ -342,7 +342,7 @@ impl<'a> RepositoryJudge<'a> {
         Some((join_path(self.root, b"index"), self.index_mask(&old, &new, None)?))
     }
 
-    fn index_differences(&self, old: &GitIndex, new: &GitIndex) -> Result<Vec<PathChange>, GitReadError> {
+    fn index_differences(&self, old: &GitIndex, new: &GitIndex) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let hides = |(key, entry): (&(Vec<u8>, u8), &crate::git::GitIndexEntry)| {
             entry.is_hidden && !old.entries.get(key).is_some_and(|old| old.is_hidden)
         };
@@ -356,7 +356,7 @@ impl<'a> RepositoryJudge<'a> {
         let links = differing_keys(old, new).filter(is_link).filter_map(|(path, _)| through_link(path));
         let paths = differing_keys(old, new).map(|(path, _)| path.clone()).chain(links);
         // Masks were looked for before.
-        Ok(paths.map(|path| PathChange { path, staged: GitStagedEntry::Known }).collect())
+        Ok(paths.map(|path| WorktreePathChange { path, staged: GitStagedEntry::Known }).collect())
     }
 
     /// Whether a cache of untracked files was made by git in a program: git on the host does not use the cache of another
@@ -372,7 +372,7 @@ impl<'a> RepositoryJudge<'a> {
         &self,
         path: &[u8],
         view: &RepositoryVersions<'_>,
-    ) -> Result<Vec<PathChange>, GitReadError> {
+    ) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let Some(new) = view.new_refs.resolve(path)? else { return Ok(Vec::new()) };
         match view.old_refs.resolve(path)? {
             Some(old) => {
@@ -408,16 +408,16 @@ impl<'a> RepositoryJudge<'a> {
 
 impl RepositoryVersions<'_> {
     /// Paths of one tree that are neither in another one nor in the index.
-    fn compare(&self, new: Option<GitOid>, old: Option<GitOid>) -> Result<Vec<PathChange>, GitReadError> {
+    fn compare(&self, new: Option<GitOid>, old: Option<GitOid>) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let tree = |store: &GitObjectStore<'_>, oid: Option<GitOid>| oid.map(|oid| store.tree_of(&oid)).transpose();
         let mut olds: Vec<GitOid> = tree(&self.old, old)?.into_iter().collect();
         olds.extend(tree(&self.old, self.old_head)?);
         let new = tree(&self.new, new)?;
         let is_known = new.is_some_and(|new| self.old.contains(&new) == Ok(true));
         let change = |GitTreeDifference { path, oid }| match (oid, is_known) {
-            (_, true) => PathChange { path, staged: GitStagedEntry::Known },
-            (Some(oid), _) => PathChange { path, staged: GitStagedEntry::Object(oid) },
-            (None, _) => PathChange { path, staged: GitStagedEntry::Removed },
+            (_, true) => WorktreePathChange { path, staged: GitStagedEntry::Known },
+            (Some(oid), _) => WorktreePathChange { path, staged: GitStagedEntry::Object(oid) },
+            (None, _) => WorktreePathChange { path, staged: GitStagedEntry::Removed },
         };
         Ok(self.new.differences(new, &olds)?.into_iter().map(change).collect())
     }
@@ -431,7 +431,7 @@ impl RepositoryVersions<'_> {
     }
 
     /// The same for objects that nothing stood for before. A stash has more than one tree: all of them count.
-    fn new_differences(&self, oids: &BTreeSet<GitOid>) -> Result<Vec<PathChange>, GitReadError> {
+    fn new_differences(&self, oids: &BTreeSet<GitOid>) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let mut changes = Vec::new();
         for oid in oids.iter().filter(|oid| !self.old_values.contains(*oid) && oid.iter().any(|byte| *byte != 0)) {
             changes.extend(self.compare(Some(*oid), None)?);
@@ -444,13 +444,13 @@ impl RepositoryVersions<'_> {
         Ok(changes)
     }
 
-    fn packed_differences(&self) -> Result<Vec<PathChange>, GitReadError> {
+    fn packed_differences(&self) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let (old, new) = (self.old_refs.packed(), self.new_refs.packed());
         self.packed_values_differences(new.iter().filter(|(name, oid)| old.get(*name) != Some(oid)))
     }
 
     /// Paths of packed references that apply again where the loose ones at a path, or below it, are gone.
-    fn uncovered_differences(&self, path: &[u8]) -> Result<Vec<PathChange>, GitReadError> {
+    fn uncovered_differences(&self, path: &[u8]) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let packed = self.new_refs.packed().iter();
         self.packed_values_differences(packed.filter(|(name, _)| relative_to(name, path).is_some()))
     }
@@ -458,7 +458,7 @@ impl RepositoryVersions<'_> {
     fn packed_values_differences<'r>(
         &self,
         packed: impl Iterator<Item = (&'r Vec<u8>, &'r GitOid)>,
-    ) -> Result<Vec<PathChange>, GitReadError> {
+    ) -> Result<Vec<WorktreePathChange>, GitReadError> {
         let mut changes = Vec::new();
         for (name, oid) in packed {
             if name.get(..13).is_some_and(|start| start.eq_ignore_ascii_case(b"refs/replace/")) {
@@ -484,7 +484,7 @@ pub(super) fn differing_keys<'i>(old: &'i GitIndex, new: &'i GitIndex) -> impl I
     changed.chain(gone)
 }
 
-fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<PathChange> {
+fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<WorktreePathChange> {
     let change = |key: &(Vec<u8>, u8)| {
         let is_gone = || !(0..4).any(|stage| new.entries.contains_key(&(key.0.clone(), stage)));
         let staged = match new.entries.get(key) {
@@ -493,7 +493,7 @@ fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<PathChange> {
             // A conflict was resolved: the path is there still.
             None => GitStagedEntry::Known,
         };
-        PathChange { path: key.0.clone(), staged }
+        WorktreePathChange { path: key.0.clone(), staged }
     };
     differing_keys(old, new).map(change).collect()
 }
@@ -549,12 +549,12 @@ impl RepositoryFiles for MergedRepositoryFiles<'_> {
     fn open(&self, path: &[u8]) -> Result<Option<GitFile>, GitReadError> {
         let full = join_path(self.old.root, path);
         match self.items.get(full.as_slice()).map(|item| (item, &item.upper)) {
-            Some((item, Some(UpperState::File { seen, .. }))) => {
+            Some((item, Some(OverlayUpperState::File { seen, .. }))) => {
                 let fd = self.change_set.open(item, seen).map_err(|_| GitReadError("a file cannot be read"))?;
                 Ok(Some(GitFile { fd, size: seen.size }))
             }
-            Some((_, Some(UpperState::Link { .. }))) => Err(GitReadError("a file is a link")),
-            Some((_, None | Some(UpperState::Directory { .. }))) => Ok(None),
+            Some((_, Some(OverlayUpperState::Link { .. }))) => Err(GitReadError("a file is a link")),
+            Some((_, None | Some(OverlayUpperState::Directory { .. }))) => Ok(None),
             None if self.is_covered(&full) => Ok(None),
             None => self.old.open(path),
         }

@@ -12,15 +12,15 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chownat, syncfs};
 use rustix::io::Errno;
 
-use crate::journal::{FileState, FileStateDepth, ImageStore};
+use crate::journal::{FileState, FileStateDepth, PreImageStore};
 use crate::mount::Mount;
-use crate::overlay::compare::{OverlayChange, UpperState, display_path};
+use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::overlay::upper::{UpperLayer, open_beneath, open_file};
 use crate::path::relative::split;
 use crate::read::content::read_chunk;
 use crate::read::digest::{Digest, Sha256Hasher};
 use crate::root::attributes::copy_attributes;
-use crate::root::{CurrentFile, stat};
+use crate::root::{FileToReplace, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::FileStat;
@@ -38,7 +38,7 @@ const SETGID: u32 = 0o2000;
 /// Stages entries in the image store.
 pub(super) struct OverlayStager<'a> {
     pub(super) mount: &'a Mount,
-    pub(super) images: &'a ImageStore,
+    pub(super) images: &'a PreImageStore,
     pub(super) upper: &'a UpperLayer,
     pub(super) cx: &'a CallContext<'a>,
     /// Few things are put on disk one by one, many at once.
@@ -54,7 +54,7 @@ pub(super) struct OverlayStager<'a> {
 
 /// An entry staged in the image store.
 #[derive(Debug)]
-pub(super) struct StagedEntry {
+pub(super) struct StagedOverlayEntry {
     pub(super) stat: FileStat,
     pub(super) state: FileState,
     /// The mode that a directory gets once published: with it, its owner could not move it there.
@@ -64,7 +64,7 @@ pub(super) struct StagedEntry {
 impl<'a> OverlayStager<'a> {
     pub(super) fn new(
         mount: &'a Mount,
-        keep: &'a ImageStore,
+        keep: &'a PreImageStore,
         (upper, count): (&'a UpperLayer, usize),
         cx: &'a CallContext<'a>,
     ) -> Result<Self, ToolError> {
@@ -91,8 +91,8 @@ impl<'a> OverlayStager<'a> {
         image: &str,
         (item, inside): (&OverlayChange, &[OverlayChange]),
         above: &FileStat,
-        old: Option<&CurrentFile>,
-    ) -> Result<Option<StagedEntry>, ToolError> {
+        old: Option<&FileToReplace>,
+    ) -> Result<Option<StagedOverlayEntry>, ToolError> {
         self.group.set((above.mode & SETGID != 0).then(|| Gid::from_raw(above.owner.1)));
         let name = display_path(self.mount, &item.path);
         let fail = |errno| errno_error(errno, &name);
@@ -100,12 +100,12 @@ impl<'a> OverlayStager<'a> {
         let mut later = None;
         let digest = match &item.upper {
             None => return Ok(None),
-            Some(UpperState::File { .. }) => Some(self.make_file((keep, image.as_bytes()), item, old)?),
-            Some(UpperState::Link { target }) => {
+            Some(OverlayUpperState::File { .. }) => Some(self.make_file((keep, image.as_bytes()), item, old)?),
+            Some(OverlayUpperState::Link { target }) => {
                 self.make_link((keep, image.as_bytes()), target, &name)?;
                 None
             }
-            Some(UpperState::Directory { mode }) => {
+            Some(OverlayUpperState::Directory { mode }) => {
                 self.make_tree(image, item, inside)?;
                 // Its owner has to be able to write to what they move.
                 let bit = if self.group.get().is_some() { SETGID } else { 0 };
@@ -121,7 +121,7 @@ impl<'a> OverlayStager<'a> {
                 state.ok_or_else(|| fail(Errno::NOENT))?
             }
         };
-        Ok(Some(StagedEntry { stat: stamp, state, final_mode: later }))
+        Ok(Some(StagedOverlayEntry { stat: stamp, state, final_mode: later }))
     }
 
     fn make_tree(&self, image: &str, item: &OverlayChange, inside: &[OverlayChange]) -> Result<(), ToolError> {
@@ -140,9 +140,9 @@ impl<'a> OverlayStager<'a> {
             let Some((_, directory)) = &last else { return Err(fail(Errno::NOENT)) };
             let here = (directory.as_fd(), entry);
             match &item.upper {
-                Some(UpperState::File { .. }) => self.make_file(here, item, None).map(drop)?,
-                Some(UpperState::Link { target }) => self.make_link(here, target, &name)?,
-                Some(UpperState::Directory { .. }) => {
+                Some(OverlayUpperState::File { .. }) => self.make_file(here, item, None).map(drop)?,
+                Some(OverlayUpperState::Link { target }) => self.make_link(here, target, &name)?,
+                Some(OverlayUpperState::Directory { .. }) => {
                     mkdirat(here.0, here.1, Mode::from_raw_mode(STAGING_DIR_MODE)).map_err(fail)?;
                     self.set_owner(here, &name)?;
                 }
@@ -151,7 +151,7 @@ impl<'a> OverlayStager<'a> {
         }
         // The innermost first: a directory that may not be entered hides those below it.
         for item in std::iter::once(item).chain(inside).rev() {
-            let Some(UpperState::Directory { mode }) = item.upper else { continue };
+            let Some(OverlayUpperState::Directory { mode }) = item.upper else { continue };
             let is_top = item.path.len() == top;
             let mode = if is_top && mode & 0o200 == 0 { mode | STAGING_DIR_MODE } else { mode };
             let mode = if self.group.get().is_some() { mode | SETGID } else { mode };
@@ -203,9 +203,9 @@ impl<'a> OverlayStager<'a> {
         &self,
         (directory, name): (BorrowedFd<'_>, &[u8]),
         item: &OverlayChange,
-        old: Option<&CurrentFile>,
+        old: Option<&FileToReplace>,
     ) -> Result<Digest, ToolError> {
-        let Some(UpperState::File { seen, digest, mode, .. }) = &item.upper else {
+        let Some(OverlayUpperState::File { seen, digest, mode, .. }) = &item.upper else {
             return Err(errno_error(Errno::NOENT, ""));
         };
         let shown = display_path(self.mount, &item.path);
@@ -283,7 +283,7 @@ impl<'a> OverlayStager<'a> {
 }
 
 /// Puts the directories on disk whose entries are others now.
-pub(super) fn sync_directories(keep: &ImageStore, directories: &[OwnedFd]) -> Result<(), Errno> {
+pub(super) fn sync_directories(keep: &PreImageStore, directories: &[OwnedFd]) -> Result<(), Errno> {
     if directories.len() > MAX_SYNCED_EACH {
         return syncfs(keep.fd());
     }

@@ -16,7 +16,7 @@ use crate::git::{
     EMPTY_BLOB, GitFile, GitIndex, GitIndexEntry, GitObjectStore, GitOid, GitReadBudget, GitReadError, RepositoryFiles,
     blob_names, oids_in, parse_oid,
 };
-use crate::overlay::compare::{OverlayChange, UpperState, join_path};
+use crate::overlay::compare::{OverlayChange, OverlayUpperState, join_path};
 use crate::overlay::group::repository_of;
 use crate::overlay::repository_data::{
     GitFileClass, LowerRepositoryFiles, RepositoryJudge, RepositoryVersions, differing_keys, relative_to,
@@ -99,7 +99,7 @@ impl RepositoryJudge<'_> {
 /// Whether something in the workspace is overwritten or deleted.
 fn loses_contents(item: &OverlayChange) -> bool {
     let is_directory = item.directory_mode().is_some();
-    let only_mode = matches!(item.upper, Some(UpperState::File { only_mode: true, .. }));
+    let only_mode = matches!(item.upper, Some(OverlayUpperState::File { only_mode: true, .. }));
     item.lower.is_some() && !is_directory && !only_mode
 }
 
@@ -237,15 +237,15 @@ impl<'a> GitOperation<'a> {
     /// Whether a path of the repository has contents that were in the repository before the program ran.
     fn comes_from_repository(&self, item: &OverlayChange, path: &[u8]) -> Result<bool, GitReadError> {
         let names = match &item.upper {
-            None | Some(UpperState::Directory { .. }) => return Ok(false),
-            Some(UpperState::File { only_mode: true, mode, .. }) => {
+            None | Some(OverlayUpperState::Directory { .. }) => return Ok(false),
+            Some(OverlayUpperState::File { only_mode: true, mode, .. }) => {
                 let is_executable = mode & EXECUTABLE != 0;
                 let was_executable = item.lower.as_ref().is_some_and(|was| was.stat.mode & EXECUTABLE != 0);
                 let has_mode = |entry: &GitIndexEntry| (entry.mode & EXECUTABLE != 0) == is_executable;
                 return Ok(is_executable != was_executable && self.entries(path).any(has_mode));
             }
-            Some(UpperState::Link { target }) => blob_names(target),
-            Some(UpperState::File { seen, .. }) => {
+            Some(OverlayUpperState::Link { target }) => blob_names(target),
+            Some(OverlayUpperState::File { seen, .. }) => {
                 let unreadable = |_| GitReadError("a file cannot be read");
                 let fd = self.judge.change_set.open(item, seen).map_err(unreadable)?;
                 blob_names(&GitFile { fd, size: seen.size }.read_whole(self.budget)?)

@@ -316,7 +316,7 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::path::Path;
 
-    use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, IoMode};
+    use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, IoMode};
 
     use super::{LineCounter, LineRange, decode_text, is_memory_fs, read_chunk};
 
@@ -372,7 +372,7 @@ mod tests {
         let path = directory.path().join("f");
         std::fs::write(&path, "in memory").unwrap();
         let file = std::fs::File::open(&path).unwrap();
-        let (signal, limits) = (CommitState::new(), CallLimits::for_dialect(Dialect::Standard));
+        let (signal, limits) = (CallCommitState::new(), CallLimits::for_dialect(Dialect::Standard));
         let cx = CallContext::new(&limits, IoMode::NonBlocking, &signal);
         let mut buffer = [0; 64];
         assert_eq!(read_chunk(file.as_fd(), &mut buffer, 3, &cx), Ok(6), "{}", is_memory_fs(file.as_fd()));

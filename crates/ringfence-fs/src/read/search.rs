@@ -17,7 +17,7 @@ use grep_matcher::{LineTerminator, Matcher as _};
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
 use ringfence_kernel::{
-    CallContext, CommitState, PolicyAction, PolicyResource, ResourceAccess, Sensitivity, ToolError, sensitivity,
+    CallCommitState, CallContext, PolicyAction, PolicyResource, ResourceAccess, Sensitivity, ToolError, sensitivity,
 };
 use rustix::io::Errno;
 
@@ -51,7 +51,7 @@ pub(crate) struct SearchQuery {
 /// Entries of a tree that are searched.
 #[derive(Debug)]
 pub(crate) struct SearchScope {
-    pub(crate) hidden: HiddenFiles,
+    pub(crate) hidden: HiddenFileHandling,
     /// Whether ignore files of the tree are heeded.
     pub(crate) ignore_files: bool,
     /// Directories that are never entered.
@@ -62,7 +62,7 @@ pub(crate) struct SearchScope {
 
 /// Handling of names that begin with a dot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HiddenFiles {
+pub(crate) enum HiddenFileHandling {
     Searched,
     /// Files are searched, directories not entered.
     FilesOnly,
@@ -251,7 +251,7 @@ fn enqueue_files(
                 at.sensitive_files.observe(at.mount, &real, walk.directory()?, &entry.name);
             }
         }
-        if hidden && scope.hidden == HiddenFiles::Excluded {
+        if hidden && scope.hidden == HiddenFileHandling::Excluded {
             continue;
         }
         if scope.ignore_files && rules.ignores(&path, is_directory) {
@@ -259,7 +259,7 @@ fn enqueue_files(
         }
         if is_directory {
             let never = scope.excluded_directories.iter().any(|never| never.as_bytes() == entry.name);
-            if never || (hidden && scope.hidden == HiddenFiles::FilesOnly) {
+            if never || (hidden && scope.hidden == HiddenFileHandling::FilesOnly) {
                 continue;
             }
             match walk.descend(&entry)? {
@@ -300,7 +300,7 @@ fn run_worker(
     at: SearchRoot<'_>,
     jobs: &Mutex<Receiver<SearchJob>>,
     board: &SearchMerger,
-    signal: &CommitState,
+    signal: &CallCommitState,
 ) {
     let mut searcher = searcher(query);
     loop {
@@ -343,7 +343,7 @@ fn search_one(
     query: &SearchQuery,
     file: OwnedFd,
     path: String,
-    signal: &CommitState,
+    signal: &CallCommitState,
     searcher: &mut Searcher,
 ) -> FileSearchResult {
     let mut lines = MatchCollector { query, path, hits: Vec::new(), context_buffer: Vec::new(), binary: false };
@@ -359,7 +359,7 @@ fn search_one(
 /// A file whose reading stops when the call is cancelled.
 struct CancellableReader<'a> {
     file: File,
-    signal: &'a CommitState,
+    signal: &'a CallCommitState,
 }
 
 impl Read for CancellableReader<'_> {

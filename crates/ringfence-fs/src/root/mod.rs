@@ -78,7 +78,7 @@ pub(crate) struct OpenFile {
 
 /// The file that is to be replaced, opened under its lock.
 #[derive(Debug)]
-pub(crate) struct CurrentFile {
+pub(crate) struct FileToReplace {
     pub(crate) fd: OwnedFd,
     pub(crate) stat: FileStat,
 }

@@ -18,12 +18,12 @@ use crate::Fence;
 use crate::fence::PathArg;
 use crate::journal::{FileState, JournalEffect};
 use crate::lock::{FileLock, TreeLockMode, WriteIntent};
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::content::read_up_to;
 use crate::read::digest::{Digest, Sha256Hasher};
-use crate::root::CurrentFile;
+use crate::root::FileToReplace;
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::own_files::write_all;
 use crate::sys::stat::FileStat;
@@ -68,12 +68,12 @@ struct MiniclawAppendArgs {
 struct Args {
     path: PathArg,
     content: String,
-    parents: ParentPolicy,
+    parents: ParentDirPolicy,
 }
 
 impl From<StandardAppendArgs> for Args {
     fn from(args: StandardAppendArgs) -> Self {
-        Self { path: PathArg::Standard(args.path), content: args.content, parents: ParentPolicy::MustExist }
+        Self { path: PathArg::Standard(args.path), content: args.content, parents: ParentDirPolicy::MustExist }
     }
 }
 
@@ -82,12 +82,12 @@ impl From<MiniclawAppendArgs> for Args {
         Self {
             path: PathArg::workspace_unless_blank(args.path),
             content: args.content,
-            parents: ParentPolicy::CreateMissing,
+            parents: ParentDirPolicy::CreateMissing,
         }
     }
 }
 
-struct PreparedAppend {
+struct AppendFilePlan {
     target: WriteTarget,
     planned_stat: Option<FileStat>,
     content: Vec<u8>,
@@ -108,20 +108,20 @@ impl From<Outcome> for ChangedFile {
 
 impl Tool for AppendFile {
     type Args = Args;
-    type Prepared = PreparedAppend;
+    type Prepared = AppendFilePlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedAppend>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<AppendFilePlan>, ToolError> {
         let located = self.fence.locate_arg(&args.path, cx)?;
         check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
-        let target = WriteTarget::find(&located, TargetKind::File, args.parents)?;
+        let target = WriteTarget::find(&located, WriteTargetKind::File, args.parents)?;
         let seen = target.stat()?;
         let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
         let accesses = vec![ResourceAccess { action, resource: target.resource() }];
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedAppend {
+            prepared: AppendFilePlan {
                 target,
                 planned_stat: seen,
                 content: args.content.into_bytes(),
@@ -130,8 +130,8 @@ impl Tool for AppendFile {
         })
     }
 
-    fn preview(&self, work: &mut PreparedAppend, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedAppend { target, planned_stat: seen, content, previewed: shown } = work;
+    fn preview(&self, work: &mut AppendFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let AppendFilePlan { target, planned_stat: seen, content, previewed: shown } = work;
         let mut diffs = DiffPreview::new();
         let (text, digest) = match seen {
             Some(seen) => {
@@ -154,8 +154,8 @@ impl Tool for AppendFile {
         Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: PreparedAppend, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedAppend { target, planned_stat: seen, content, previewed: shown } = work;
+    fn run(&self, work: AppendFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let AppendFilePlan { target, planned_stat: seen, content, previewed: shown } = work;
         check_still_planned(&target, seen.as_ref(), ticket)?;
         let added = content.len();
         let written = match seen {
@@ -207,7 +207,7 @@ fn append(
 
 fn check_grown_size(
     target: &WriteTarget,
-    old: &CurrentFile,
+    old: &FileToReplace,
     content: &[u8],
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
@@ -220,7 +220,7 @@ fn append_in_place(
     target: &WriteTarget,
     parent: BorrowedFd<'_>,
     lock: &FileLock,
-    old: &CurrentFile,
+    old: &FileToReplace,
     content: &[u8],
     ticket: &Ticket<'_>,
 ) -> Result<WriteResult, ToolError> {
@@ -290,7 +290,7 @@ fn append_in_place(
 /// Hashes the current and the new contents in one pass. `None` where the file may be written and not read.
 fn hash_both(
     target: &WriteTarget,
-    old: &CurrentFile,
+    old: &FileToReplace,
     content: &[u8],
     cx: &CallContext<'_>,
 ) -> Result<Option<(Digest, Digest)>, ToolError> {

@@ -18,11 +18,11 @@ use crate::Fence;
 use crate::journal::cost;
 use crate::mount::LocatedPath;
 use crate::mount::repository::RepositoryDetector;
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::patch::{self, FilePatch, HunkPlacement, PatchKind};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_still_planned, fingerprint};
 use crate::read::digest::{Digest, check_match};
-use crate::root::CurrentFile;
+use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
 use crate::tools::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
 use crate::tools::{check_size, read_text};
@@ -43,12 +43,12 @@ struct ApplyPatch {
     fence: Fence,
 }
 
-enum PreparedPatch {
-    Update(Box<PreparedUpdate>),
-    Diff(PreparedDiff),
+enum ApplyPatchPlan {
+    Update(Box<FrontMatterUpdatePlan>),
+    Diff(DiffPatchPlan),
 }
 
-struct PreparedUpdate {
+struct FrontMatterUpdatePlan {
     target: BatchTarget,
     update: FrontMatterUpdate,
     if_match: Option<Digest>,
@@ -56,7 +56,7 @@ struct PreparedUpdate {
     previewed: Option<Digest>,
 }
 
-struct PreparedDiff {
+struct DiffPatchPlan {
     targets: Vec<BatchTarget>,
     files: Vec<FilePatch>,
     if_match: Option<Digest>,
@@ -163,24 +163,24 @@ fn repository_accesses(targets: &[BatchTarget]) -> Vec<ResourceAccess> {
 
 impl Tool for ApplyPatch {
     type Args = Args;
-    type Prepared = PreparedPatch;
+    type Prepared = ApplyPatchPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] =
         &[PolicyAction::Read, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Delete, PolicyAction::Lose];
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedPatch>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<ApplyPatchPlan>, ToolError> {
         match args {
             Args::Update { path, update, if_match } => {
                 let located = self.fence.locate_arg(&path, cx)?;
                 check_is_state(&self.fence, &located)?;
-                let (target, seen) = WriteTarget::find_existing(&located, TargetKind::File)?;
+                let (target, seen) = WriteTarget::find_existing(&located, WriteTargetKind::File)?;
                 let accesses = [PolicyAction::Read, PolicyAction::Overwrite]
                     .map(|action| ResourceAccess { action, resource: target.resource() });
                 let accesses = accesses.into_iter().chain(target.loss(&seen, cx)?).collect();
                 let target = BatchTarget { target, planned_stat: Some(seen) };
                 Ok(ToolPlan {
                     accesses,
-                    prepared: PreparedPatch::Update(Box::new(PreparedUpdate {
+                    prepared: ApplyPatchPlan::Update(Box::new(FrontMatterUpdatePlan {
                         target,
                         update,
                         if_match,
@@ -213,23 +213,23 @@ impl Tool for ApplyPatch {
                 accesses.extend(repository_accesses(&targets));
                 Ok(ToolPlan {
                     accesses,
-                    prepared: PreparedPatch::Diff(PreparedDiff { targets, files, if_match, previewed: Vec::new() }),
+                    prepared: ApplyPatchPlan::Diff(DiffPatchPlan { targets, files, if_match, previewed: Vec::new() }),
                 })
             }
         }
     }
 
-    fn preview(&self, work: &mut PreparedPatch, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut ApplyPatchPlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         match work {
-            PreparedPatch::Update(updating) => updating.preview(cx),
-            PreparedPatch::Diff(patching) => patching.preview(cx),
+            ApplyPatchPlan::Update(updating) => updating.preview(cx),
+            ApplyPatchPlan::Diff(patching) => patching.preview(cx),
         }
     }
 
-    fn run(&self, work: PreparedPatch, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, work: ApplyPatchPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let files = match work {
-            PreparedPatch::Update(updating) => vec![updating.run(ticket)?],
-            PreparedPatch::Diff(patching) => patching.run(ticket)?,
+            ApplyPatchPlan::Update(updating) => vec![updating.run(ticket)?],
+            ApplyPatchPlan::Diff(patching) => patching.run(ticket)?,
         };
         let changed = files.iter().any(|file| file.sha256.is_none() || file.sha256 != file.sha256_before);
         Ok(Outcome { files, change: changed.then(|| ticket.change_id().to_owned()) })
@@ -269,7 +269,7 @@ fn locate_target(
 ) -> Result<(BatchTarget, &'static [PolicyAction]), ToolError> {
     match change {
         PatchKind::Create => {
-            let target = WriteTarget::find(located, TargetKind::File, ParentPolicy::CreateMissing)?;
+            let target = WriteTarget::find(located, WriteTargetKind::File, ParentDirPolicy::CreateMissing)?;
             if target.stat()?.is_some() {
                 return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", target.shown))
                     .hint("the patch creates it"));
@@ -278,7 +278,7 @@ fn locate_target(
         }
         PatchKind::Modify | PatchKind::Delete => {
             // Without its target a link would be left that leads nowhere.
-            let meant = if change == PatchKind::Delete { TargetKind::FileNoFollow } else { TargetKind::File };
+            let meant = if change == PatchKind::Delete { WriteTargetKind::FileNoFollow } else { WriteTargetKind::File };
             let (target, seen) = WriteTarget::find_existing(located, meant)?;
             let actions: &[PolicyAction] = match change {
                 PatchKind::Delete => &[PolicyAction::Read, PolicyAction::Delete],
@@ -299,7 +299,7 @@ fn check_one_mount(targets: &[BatchTarget]) -> Result<(), ToolError> {
     Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("make one patch per mount"))
 }
 
-impl PreparedUpdate {
+impl FrontMatterUpdatePlan {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let BatchTarget { target, planned_stat: seen } = &self.target;
         let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
@@ -350,7 +350,7 @@ impl PreparedUpdate {
     }
 }
 
-impl PreparedDiff {
+impl DiffPatchPlan {
     /// The patch as it would be applied: each hunk at its line.
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (mut diffs, mut failure) = (DiffPreview::new(), None);
@@ -392,7 +392,7 @@ impl PreparedDiff {
         let written = match &mut patches[..] {
             [only] if only.file.change != PatchKind::Delete => {
                 let make =
-                    |old: Option<&CurrentFile>| only.contents(old, *if_match, ticket.context()).map(FileBody::Bytes);
+                    |old: Option<&FileToReplace>| only.contents(old, *if_match, ticket.context()).map(FileBody::Bytes);
                 vec![Some(replace(&targets[0].target, targets[0].planned_stat, ticket, make)?)]
             }
             patches => {
@@ -439,7 +439,7 @@ impl<'a> FilePatcher<'a> {
 
     fn desired_contents(
         &mut self,
-        old: Option<&CurrentFile>,
+        old: Option<&FileToReplace>,
         if_match: Option<Digest>,
         cx: &CallContext<'_>,
     ) -> Result<DesiredContents, ToolError> {
@@ -453,7 +453,7 @@ impl<'a> FilePatcher<'a> {
 
     fn contents(
         &mut self,
-        old: Option<&CurrentFile>,
+        old: Option<&FileToReplace>,
         if_match: Option<Digest>,
         cx: &CallContext<'_>,
     ) -> Result<Vec<u8>, ToolError> {

@@ -16,7 +16,7 @@ use similar::TextDiff;
 use crate::Fence;
 use crate::journal::{ChangeStatus, FileState, FileStateDepth, JournalEffect, JournalEntry};
 use crate::mount::Mount;
-use crate::mount::node_source::NodeSource;
+use crate::mount::node_source::FileEntryLocation;
 use crate::path::name::unescape;
 use crate::read::content::{decode_text, read_up_to};
 use crate::root::stat;
@@ -148,11 +148,11 @@ struct ShowChangeArgs {
     change: String,
 }
 
-struct PreparedShow {
+struct ShowChangePlan {
     mount: Arc<Mount>,
     entry: JournalEntry,
     /// Every pre-image that may be there: what a change left, a later one displaced.
-    images: Vec<NodeSource>,
+    images: Vec<FileEntryLocation>,
 }
 
 /// The difference that a change made.
@@ -165,12 +165,12 @@ struct ChangeDiff {
 
 impl Tool for ShowChange {
     type Args = ShowChangeArgs;
-    type Prepared = PreparedShow;
+    type Prepared = ShowChangePlan;
     type Outcome = ChangeDiff;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: ShowChangeArgs, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedShow>, ToolError> {
+    fn plan(&self, args: ShowChangeArgs, cx: &CallContext<'_>) -> Result<ToolPlan<ShowChangePlan>, ToolError> {
         let origin = cx.origin().cloned().unwrap_or_default();
         for (mount, entries) in self.fence.mount_changes()? {
             let is_it = |entry: &JournalEntry| entry.change.change == args.change && is_visible_to(entry, &origin);
@@ -190,20 +190,20 @@ impl Tool for ShowChange {
                     },
                 };
                 let accesses = entry.change.effects.iter().flat_map(JournalEffect::paths).map(read).collect();
-                return Ok(ToolPlan { accesses, prepared: PreparedShow { mount, entry, images } });
+                return Ok(ToolPlan { accesses, prepared: ShowChangePlan { mount, entry, images } });
             }
         }
         let id = &args.change[..args.change.floor_char_boundary(64)];
         Err(ToolError::new(ErrorKind::NotFound, format!("unknown change `{id}`")))
     }
 
-    fn preview(&self, work: &mut PreparedShow, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut ShowChangePlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let text = format!("show the change {}", work.entry.change.change);
         Ok(Preview::new(&text, text.clone()))
     }
 
-    fn run(&self, work: PreparedShow, ticket: &Ticket<'_>) -> Result<ChangeDiff, ToolError> {
-        let PreparedShow { mount, entry, images } = work;
+    fn run(&self, work: ShowChangePlan, ticket: &Ticket<'_>) -> Result<ChangeDiff, ToolError> {
+        let ShowChangePlan { mount, entry, images } = work;
         let mut diff = String::new();
         for effect in &entry.change.effects {
             ticket.context().check()?;
@@ -218,15 +218,15 @@ fn is_visible_to(entry: &JournalEntry, origin: &CallOrigin) -> bool {
     origin.may_undo || entry.change.session == origin.session
 }
 
-fn image_source(image: &str) -> NodeSource {
-    NodeSource::Image(image.to_owned(), Vec::new())
+fn image_source(image: &str) -> FileEntryLocation {
+    FileEntryLocation::Image(image.to_owned(), Vec::new())
 }
 
 fn describe_effect(
     diff: &mut String,
     mount: &Mount,
     effect: &JournalEffect,
-    images: &[NodeSource],
+    images: &[FileEntryLocation],
     cx: &CallContext<'_>,
 ) {
     let (path, before, after) = match effect {
@@ -248,9 +248,9 @@ fn describe_effect(
             (path, Some(before), Some(after))
         }
     };
-    let here = NodeSource::Disk(unescape(path));
+    let here = FileEntryLocation::Disk(unescape(path));
     let own = effect.image().map(|(image, _)| image_source(image));
-    let places: Vec<&NodeSource> = own.iter().chain([&here]).chain(images).collect();
+    let places: Vec<&FileEntryLocation> = own.iter().chain([&here]).chain(images).collect();
     let path = mount.display_path(path);
     let text = |side: Option<&FileState>| match side {
         None => Some(String::new()),
@@ -267,7 +267,7 @@ fn describe_effect(
 }
 
 /// The text of a file that is still what it was, or its beginning still is.
-fn text_at(mount: &Mount, place: &NodeSource, state: &FileState, cx: &CallContext<'_>) -> Option<String> {
+fn text_at(mount: &Mount, place: &FileEntryLocation, state: &FileState, cx: &CallContext<'_>) -> Option<String> {
     state.sha256.as_ref().filter(|_| state.size <= MOST_SHOWN && state.depth() == FileStateDepth::Shallow)?;
     let (parent, name) = place.open_parent(mount)?;
     // A shorter file cannot match, and is not read.

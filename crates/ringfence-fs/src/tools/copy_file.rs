@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::Fence;
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::preview::{DiffPreview, FileContents, changed_error, check_previewed, check_still_planned, fingerprint};
 use crate::read::digest::Digest;
 use crate::root::OpenFile;
@@ -39,7 +39,7 @@ struct Args {
     overwrite: bool,
 }
 
-struct PreparedCopy {
+struct CopyFilePlan {
     from: OpenFile,
     from_shown: String,
     from_secret: bool,
@@ -51,17 +51,17 @@ struct PreparedCopy {
 
 impl Tool for CopyFile {
     type Args = Args;
-    type Prepared = PreparedCopy;
+    type Prepared = CopyFilePlan;
     type Outcome = ChangedFile;
     const ACTIONS: &'static [PolicyAction] =
         &[PolicyAction::Read, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedCopy>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<CopyFilePlan>, ToolError> {
         let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);
         let mut from = source.open_content(cx)?;
         check_size(&format!("`{}`", source.shown), "max_copy_bytes", from.stat.size, cx.limits.copy_bytes)?;
-        let to = WriteTarget::find(&goal, TargetKind::File, ParentPolicy::MustExist)?;
+        let to = WriteTarget::find(&goal, WriteTargetKind::File, ParentDirPolicy::MustExist)?;
         let target = to.stat()?;
         match target {
             Some(target) if target.id == from.stat.id => {
@@ -85,7 +85,7 @@ impl Tool for CopyFile {
         accesses.extend(target.map(|target| to.loss(&target, cx)).transpose()?.flatten());
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedCopy {
+            prepared: CopyFilePlan {
                 from,
                 from_shown: source.shown,
                 from_secret,
@@ -96,8 +96,8 @@ impl Tool for CopyFile {
         })
     }
 
-    fn preview(&self, work: &mut PreparedCopy, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedCopy { from, from_shown, from_secret, to, overwritten_stat: target, previewed: shown } = work;
+    fn preview(&self, work: &mut CopyFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let CopyFilePlan { from, from_shown, from_secret, to, overwritten_stat: target, previewed: shown } = work;
         let mut text = format!("copy `{from_shown}` ({} bytes) to `{}`", from.stat.size, to.shown);
         let new = FileContents::read_file(from.fd.as_fd(), &from.stat, from_shown, cx)?;
         let old = target.map(|target| FileContents::read_target(to, &target, cx)).transpose()?;
@@ -113,8 +113,8 @@ impl Tool for CopyFile {
         Ok(preview.with_body(diffs.into_body()).with_secret(secret))
     }
 
-    fn run(&self, work: PreparedCopy, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
-        let PreparedCopy { from, from_shown, from_secret, to, overwritten_stat: target, previewed: shown } = work;
+    fn run(&self, work: CopyFilePlan, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
+        let CopyFilePlan { from, from_shown, from_secret, to, overwritten_stat: target, previewed: shown } = work;
         check_still_planned(&to, target.as_ref(), ticket)?;
         let written = replace(&to, target, ticket, |old| {
             let cx = ticket.context();

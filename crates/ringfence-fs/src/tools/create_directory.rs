@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::journal::{FileState, FileStateKind, JournalEffect};
 use crate::lock::TreeLockMode;
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::path::name::escape;
 use crate::root::attributes::chmod_past_umask;
 use crate::root::{Durability, check_directory_writable};
@@ -41,7 +41,7 @@ struct Args {
     path: String,
 }
 
-enum PreparedMkdir {
+enum CreateDirectoryPlan {
     /// It is there.
     Exists {
         shown: String,
@@ -64,26 +64,26 @@ struct Outcome {
 
 impl Tool for CreateDirectory {
     type Args = Args;
-    type Prepared = PreparedMkdir;
+    type Prepared = CreateDirectoryPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List, PolicyAction::Create];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMkdir>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<CreateDirectoryPlan>, ToolError> {
         let located = self.fence.locate(&args.path, cx)?.allow_slash_for(FileKind::Directory);
-        let target = WriteTarget::find(&located, TargetKind::Any, ParentPolicy::CreateMissing)?;
+        let target = WriteTarget::find(&located, WriteTargetKind::Any, ParentDirPolicy::CreateMissing)?;
         let place = target.resource();
         Ok(match target.stat()? {
             None => {
                 target.check_not_guarded()?;
                 ToolPlan {
                     accesses: vec![ResourceAccess { action: PolicyAction::Create, resource: place }],
-                    prepared: PreparedMkdir::Make { target },
+                    prepared: CreateDirectoryPlan::Make { target },
                 }
             }
             Some(found) if found.kind == FileKind::Directory => ToolPlan {
                 accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }],
-                prepared: PreparedMkdir::Exists { shown: target.shown },
+                prepared: CreateDirectoryPlan::Exists { shown: target.shown },
             },
             Some(found) => {
                 let message = format!("`{}` already exists and is {}", target.shown, found.kind.with_article());
@@ -92,20 +92,22 @@ impl Tool for CreateDirectory {
         })
     }
 
-    fn preview(&self, work: &mut PreparedMkdir, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut CreateDirectoryPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         Ok(match work {
-            PreparedMkdir::Exists { shown } => {
+            CreateDirectoryPlan::Exists { shown } => {
                 Preview::new(&format!("the directory `{shown}` already exists"), "exists")
             }
-            PreparedMkdir::Make { target } => Preview::new(&format!("create the directory `{}`", target.shown), "make")
-                .with_failure(target.directory_failure()),
+            CreateDirectoryPlan::Make { target } => {
+                Preview::new(&format!("create the directory `{}`", target.shown), "make")
+                    .with_failure(target.directory_failure())
+            }
         })
     }
 
-    fn run(&self, work: PreparedMkdir, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, work: CreateDirectoryPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let (path, created) = match work {
-            PreparedMkdir::Exists { shown } => (shown, false),
-            PreparedMkdir::Make { target } => {
+            CreateDirectoryPlan::Exists { shown } => (shown, false),
+            CreateDirectoryPlan::Make { target } => {
                 let created = make(&target, ticket)?;
                 (target.shown, created)
             }

@@ -12,7 +12,7 @@ use crate::Fence;
 use crate::journal::{DisplacementPosition, FileState, FileStateDepth, JournalEffect, cost};
 use crate::lock::{JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::suggest;
-use crate::mount::write_target::{TargetKind, WriteTarget};
+use crate::mount::write_target::{WriteTarget, WriteTargetKind};
 use crate::path::name::escape;
 use crate::preview::{FileContents, check_previewed_at, fingerprint};
 use crate::read::digest::Digest;
@@ -21,7 +21,7 @@ use crate::root::{Durability, check_directory_writable, reopen_for_listing};
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fsync;
-use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
+use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
 use crate::txn::replace::temporary_name;
 
@@ -44,7 +44,7 @@ struct Args {
     recursive: bool,
 }
 
-struct PreparedDelete {
+struct DeleteFilePlan {
     target: WriteTarget,
     planned_stat: FileStat,
     manifest: Option<TreeManifest>,
@@ -68,14 +68,14 @@ struct Outcome {
 
 impl Tool for DeleteFile {
     type Args = Args;
-    type Prepared = PreparedDelete;
+    type Prepared = DeleteFilePlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Delete, PolicyAction::Lose];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedDelete>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<DeleteFilePlan>, ToolError> {
         let located = self.fence.locate(&args.path, cx)?;
-        let (target, seen) = WriteTarget::find_existing(&located, TargetKind::Any)?;
+        let (target, seen) = WriteTarget::find_existing(&located, WriteTargetKind::Any)?;
         if seen.kind == FileKind::Directory {
             target.check_nothing_guarded_inside()?;
         }
@@ -84,8 +84,14 @@ impl Tool for DeleteFile {
             FileKind::Directory => {
                 let directory = target.mount.resolver.open_child(target.base(), &target.name);
                 let directory = directory.map_err(|errno| suggest::path_error(&located, errno))?;
-                let whole = [TreeAccess::new(PolicyAction::Delete, &place, cx)];
-                Some(scan_tree(&target.mount, directory, &target.shown, |path| EntryClass::of(&whole, path, cx), cx)?)
+                let whole = [RecursiveAccess::new(PolicyAction::Delete, &place, cx)];
+                Some(scan_tree(
+                    &target.mount,
+                    directory,
+                    &target.shown,
+                    |path| EntryReportReasons::of(&whole, path, cx),
+                    cx,
+                )?)
             }
             _ => None,
         };
@@ -108,11 +114,11 @@ impl Tool for DeleteFile {
         );
         let (bytes, below) = manifest.as_ref().map_or((seen.size, 0), |manifest| (manifest.bytes, manifest.entries));
         accesses.extend(target.loss_of_all(cost(bytes, below), cx)?);
-        Ok(ToolPlan { accesses, prepared: PreparedDelete { target, planned_stat: seen, manifest, previewed: None } })
+        Ok(ToolPlan { accesses, prepared: DeleteFilePlan { target, planned_stat: seen, manifest, previewed: None } })
     }
 
-    fn preview(&self, work: &mut PreparedDelete, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedDelete { target, planned_stat: seen, manifest, previewed: shown } = work;
+    fn preview(&self, work: &mut DeleteFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let DeleteFilePlan { target, planned_stat: seen, manifest, previewed: shown } = work;
         let Some(manifest) = manifest else {
             if seen.kind != FileKind::File {
                 let text = format!("delete `{}`, which is {}", target.shown, seen.kind.with_article());
@@ -131,8 +137,8 @@ impl Tool for DeleteFile {
         Ok(preview.with_body(manifest.to_body()))
     }
 
-    fn run(&self, work: PreparedDelete, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedDelete { target, planned_stat: seen, manifest, previewed: shown } = work;
+    fn run(&self, work: DeleteFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let DeleteFilePlan { target, planned_stat: seen, manifest, previewed: shown } = work;
         let cx = ticket.context();
         let parent = target.base();
         let fail = |errno| errno_error(errno, &target.shown);
@@ -246,7 +252,8 @@ fn check_approved(
             .resolver
             .open_child(target.base(), &target.name)
             .map_err(|errno| errno_error(errno, &target.shown))?;
-        let now = scan_tree(&target.mount, directory, &target.shown, |_| EntryClass::default(), ticket.context())?;
+        let now =
+            scan_tree(&target.mount, directory, &target.shown, |_| EntryReportReasons::default(), ticket.context())?;
         if now.digest != manifest.digest {
             return Err(changed());
         }

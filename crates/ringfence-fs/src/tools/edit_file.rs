@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::fence::PathArg;
-use crate::mount::write_target::{TargetKind, WriteTarget};
+use crate::mount::write_target::{WriteTarget, WriteTargetKind};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::digest::{Digest, check_match};
 use crate::sys::errno::errno_error;
@@ -172,7 +172,7 @@ impl TryFrom<MiniclawEditArgs> for Args {
     }
 }
 
-struct PreparedEdit {
+struct EditFilePlan {
     target: WriteTarget,
     planned_stat: FileStat,
     edits: Vec<TextEdit>,
@@ -207,14 +207,14 @@ impl From<Outcome> for StandardEditResult {
 
 impl Tool for EditFile {
     type Args = Args;
-    type Prepared = PreparedEdit;
+    type Prepared = EditFilePlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read, PolicyAction::Overwrite, PolicyAction::Lose];
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedEdit>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<EditFilePlan>, ToolError> {
         let Args { path, edits, if_match } = args;
         let located = self.fence.locate_arg(&path, cx)?;
-        let (target, seen) = WriteTarget::find_existing(&located, TargetKind::File)?;
+        let (target, seen) = WriteTarget::find_existing(&located, WriteTargetKind::File)?;
         let accesses = [PolicyAction::Read, PolicyAction::Overwrite]
             .map(|action| ResourceAccess { action, resource: target.resource() });
         // One that is too large to be edited is refused for that.
@@ -222,12 +222,12 @@ impl Tool for EditFile {
         let accesses = accesses.into_iter().chain(loss).collect();
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedEdit { target, planned_stat: seen, edits, if_match, previewed: None },
+            prepared: EditFilePlan { target, planned_stat: seen, edits, if_match, previewed: None },
         })
     }
 
-    fn preview(&self, work: &mut PreparedEdit, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedEdit { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
+    fn preview(&self, work: &mut EditFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let EditFilePlan { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
         let unit = if edits.len() == 1 { "replacement" } else { "replacements" };
         let text = format!("make {} {unit} in `{}`", edits.len(), target.shown);
         let old = FileContents::read_target(target, seen, cx)?;
@@ -256,8 +256,8 @@ impl Tool for EditFile {
         Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: PreparedEdit, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedEdit { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
+    fn run(&self, work: EditFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let EditFilePlan { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
         check_still_planned(&target, Some(&seen), ticket)?;
         let (mut replaced, mut mixed_endings) = (0, false);
         let written = replace(&target, Some(seen), ticket, |old| {

@@ -61,7 +61,7 @@ impl TryFrom<StandardFindArgs> for Args {
     }
 }
 
-struct PreparedFind {
+struct FindFilesPlan {
     located: LocatedPath,
     resource: PolicyResource,
     directory: OwnedFd,
@@ -86,12 +86,12 @@ struct Outcome {
 
 impl Tool for FindFiles {
     type Args = Args;
-    type Prepared = PreparedFind;
+    type Prepared = FindFilesPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedFind>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<FindFilesPlan>, ToolError> {
         let located = self.fence.locate(&args.path, cx)?;
         let opened = located.open_directory(cx)?;
         let real = opened.resolved.clone().unwrap_or_else(|| located.path.display());
@@ -99,17 +99,17 @@ impl Tool for FindFiles {
         let accesses = vec![ResourceAccess { action: PolicyAction::List, resource: place.clone() }];
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedFind { located, resource: place, directory: opened.fd, real_path: real, args },
+            prepared: FindFilesPlan { located, resource: place, directory: opened.fd, real_path: real, args },
         })
     }
 
-    fn preview(&self, work: &mut PreparedFind, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut FindFilesPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let text = format!("find `{}` in `{}`", work.args.pattern, work.located.shown);
         Ok(Preview::new(&text, ""))
     }
 
-    fn run(&self, work: PreparedFind, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedFind { located, resource: place, directory, real_path: real, args } = work;
+    fn run(&self, work: FindFilesPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let FindFilesPlan { located, resource: place, directory, real_path: real, args } = work;
         let cx = ticket.context();
         let most = args.most.unwrap_or(u64::MAX).min(cx.limits.find_results);
         let mut outcome = Outcome { paths: Vec::new(), truncated: false, scanned: 0, unreadable: 0 };

@@ -39,7 +39,7 @@ struct Args {
     path: String,
 }
 
-struct PreparedFileInfo {
+struct GetFileInfoPlan {
     located: LocatedPath,
     /// The directory that has the name; nothing for the root.
     parent: Option<OwnedFd>,
@@ -72,12 +72,12 @@ struct Outcome {
 
 impl Tool for GetFileInfo {
     type Args = Args;
-    type Prepared = PreparedFileInfo;
+    type Prepared = GetFileInfoPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedFileInfo>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<GetFileInfoPlan>, ToolError> {
         let located = self.fence.locate(&args.path, cx)?;
         let lookup = |path: &_| located.mount.lookup(path, PATH_ONLY, IoMode::Blocking);
         let (parent, stamp, resolved) = match located.path.split() {
@@ -104,16 +104,16 @@ impl Tool for GetFileInfo {
         let secret = place.effective_sensitivity().secret;
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }],
-            prepared: PreparedFileInfo { located, parent, stat: stamp, secret },
+            prepared: GetFileInfoPlan { located, parent, stat: stamp, secret },
         })
     }
 
-    fn preview(&self, work: &mut PreparedFileInfo, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut GetFileInfoPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         Ok(Preview::new(&format!("describe `{}`", work.located.shown), fingerprint(work.stat)))
     }
 
-    fn run(&self, work: PreparedFileInfo, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedFileInfo { located, parent, stat: stamp, secret } = work;
+    fn run(&self, work: GetFileInfoPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let GetFileInfoPlan { located, parent, stat: stamp, secret } = work;
         let target = match (&parent, located.path.split()) {
             (Some(parent), Some((_, name))) if stamp.kind == FileKind::Link => readlinkat(parent, name)
                 .ok()

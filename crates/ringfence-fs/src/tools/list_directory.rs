@@ -63,8 +63,8 @@ struct CrewagentListArgs {
 struct Args {
     path: PathArg,
     depth: ListDepth,
-    hidden: HiddenEntries,
-    links: LinkEntries,
+    hidden: HiddenEntryListing,
+    links: SymlinkListing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +74,13 @@ enum ListDepth {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HiddenEntries {
+enum HiddenEntryListing {
     Included,
     Excluded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LinkEntries {
+enum SymlinkListing {
     Included,
     Excluded,
 }
@@ -90,8 +90,8 @@ impl From<StandardListArgs> for Args {
         Self {
             path: PathArg::Standard(args.path),
             depth: if args.recursive { ListDepth::All } else { ListDepth::One },
-            hidden: if args.include_hidden { HiddenEntries::Included } else { HiddenEntries::Excluded },
-            links: LinkEntries::Included,
+            hidden: if args.include_hidden { HiddenEntryListing::Included } else { HiddenEntryListing::Excluded },
+            links: SymlinkListing::Included,
         }
     }
 }
@@ -102,8 +102,8 @@ impl From<MiniclawListArgs> for Args {
         Self {
             path: PathArg::workspace_unless_blank(path),
             depth: ListDepth::One,
-            hidden: HiddenEntries::Included,
-            links: LinkEntries::Included,
+            hidden: HiddenEntryListing::Included,
+            links: SymlinkListing::Included,
         }
     }
 }
@@ -113,21 +113,21 @@ impl From<CrewagentListArgs> for Args {
         Self {
             path: PathArg::Mounted(args.path),
             depth: ListDepth::One,
-            hidden: HiddenEntries::Excluded,
-            links: LinkEntries::Excluded,
+            hidden: HiddenEntryListing::Excluded,
+            links: SymlinkListing::Excluded,
         }
     }
 }
 
-struct PreparedList {
+struct ListDirectoryPlan {
     located: LocatedPath,
     resource: PolicyResource,
     directory: OwnedFd,
     /// Its resolved path below the root of the mount.
     real_path: String,
     depth: ListDepth,
-    hidden: HiddenEntries,
-    links: LinkEntries,
+    hidden: HiddenEntryListing,
+    links: SymlinkListing,
 }
 
 struct Outcome {
@@ -204,18 +204,18 @@ impl From<Outcome> for CrewagentListResult {
 
 impl Tool for ListDirectory {
     type Args = Args;
-    type Prepared = PreparedList;
+    type Prepared = ListDirectoryPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::List];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedList>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<ListDirectoryPlan>, ToolError> {
         let Args { path, depth, hidden, links } = args;
         let located = self.fence.locate_arg(&path, cx)?;
         let opened = located.open_directory(cx)?;
         let real = opened.resolved.clone().unwrap_or_else(|| located.path.display());
         let place = located.resource(opened.resolved);
-        let work = PreparedList {
+        let work = ListDirectoryPlan {
             located,
             resource: place.clone(),
             directory: opened.fd,
@@ -227,11 +227,11 @@ impl Tool for ListDirectory {
         Ok(ToolPlan { accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }], prepared: work })
     }
 
-    fn preview(&self, work: &mut PreparedList, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut ListDirectoryPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         Ok(Preview::new(&format!("list `{}`", work.located.shown), ""))
     }
 
-    fn run(&self, work: PreparedList, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, work: ListDirectoryPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         let shadowed = self.fence.shadowing_aliases(&work.located);
         let outcome = match work.depth {
             ListDepth::One => list(work, ticket.context()),
@@ -242,16 +242,16 @@ impl Tool for ListDirectory {
 }
 
 /// One directory: every name is read, only those that are listed are looked at.
-fn list(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
-    let PreparedList { located, directory, real_path: real, hidden, links, .. } = work;
+fn list(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
+    let ListDirectoryPlan { located, directory, real_path: real, hidden, links, .. } = work;
     let mut names =
         read_directory(directory.as_fd(), TempVisibility::Hidden, cx.limits.walk_entries, &located.shown, cx)?;
     for entry in &names {
         // Also what is not listed: another name of it may be read.
         located.mount.observe(&format!("{real}/{}", escape(&entry.name)), directory.as_fd(), &entry.name);
     }
-    names.retain(|entry| hidden == HiddenEntries::Included || !entry.name.starts_with(b"."));
-    if links == LinkEntries::Excluded {
+    names.retain(|entry| hidden == HiddenEntryListing::Included || !entry.name.starts_with(b"."));
+    if links == SymlinkListing::Excluded {
         // Where the directory does not say what an entry is, a look does.
         let looked =
             |name: &[u8]| matches!(stat(directory.as_fd(), name), Ok(Some(found)) if found.kind == FileKind::Link);
@@ -276,8 +276,8 @@ fn list(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> 
 }
 
 /// A whole tree: past the limit, entries are only counted.
-fn list_all(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
-    let PreparedList { located, directory, resource: place, real_path: real, hidden, .. } = work;
+fn list_all(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
+    let ListDirectoryPlan { located, directory, resource: place, real_path: real, hidden, .. } = work;
     let mut outcome =
         Outcome { shown: located.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
@@ -287,7 +287,7 @@ fn list_all(work: PreparedList, cx: &CallContext<'_>) -> Result<Outcome, ToolErr
         let WalkStep::Entry(entry) = step else { continue };
         let path = format!("{real}/{}", escape(&walk.path_of(&entry.name)));
         located.mount.observe(&path, walk.directory()?, &entry.name);
-        if hidden == HiddenEntries::Excluded && entry.name.starts_with(b".") {
+        if hidden == HiddenEntryListing::Excluded && entry.name.starts_with(b".") {
             continue;
         }
         outcome.total += 1;

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{decode_text, read_up_to};
-use crate::root::CurrentFile;
+use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
 use crate::txn::replace::WriteResult;
 
@@ -122,7 +122,7 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
 }
 
 /// The text of a file that is about to be changed.
-fn read_text(target: &WriteTarget, old: &CurrentFile, cx: &CallContext<'_>) -> Result<String, ToolError> {
+fn read_text(target: &WriteTarget, old: &FileToReplace, cx: &CallContext<'_>) -> Result<String, ToolError> {
     let what = format!("`{}`", target.shown);
     check_size(&what, "max_appended_file_bytes", old.stat.size, cx.limits.appended_file_bytes)?;
     if old.stat.denies_read() {

@@ -15,19 +15,19 @@ use crate::Fence;
 use crate::journal::{DisplacedFileAction, DisplacementPosition, FileState, FileStateDepth, JournalEffect};
 use crate::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
 use crate::mount::repository::is_repository_entry;
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::path::guest::GuestPath;
 use crate::path::name::{escape, may_create};
 use crate::preview::{DiffPreview, FileContents, check_previewed_at, fingerprint};
 use crate::read::digest::Digest;
 use crate::root::resolver::PATH_ONLY;
 use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
-use crate::root::{CurrentFile, Durability, check_directory_writable, rename_noreplace, reopen_for_listing, stat};
+use crate::root::{Durability, FileToReplace, check_directory_writable, rename_noreplace, reopen_for_listing, stat};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fsync, linkat, renameat, renameat_with, unlinkat};
-use crate::txn::manifest::{EntryClass, TreeAccess, TreeManifest, accesses_below, scan_tree};
+use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
 use crate::txn::replace::DisplacedFile;
 
@@ -52,7 +52,7 @@ struct Args {
     overwrite: bool,
 }
 
-struct PreparedMove {
+struct MoveFilePlan {
     from: WriteTarget,
     to: WriteTarget,
     planned_stat: FileStat,
@@ -76,15 +76,15 @@ struct Outcome {
 
 impl Tool for MoveFile {
     type Args = Args;
-    type Prepared = PreparedMove;
+    type Prepared = MoveFilePlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] =
         &[PolicyAction::Read, PolicyAction::Move, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMove>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<MoveFilePlan>, ToolError> {
         let (source, goal) = (self.fence.locate(&args.from, cx)?, self.fence.locate(&args.to, cx)?);
-        let (from, seen) = WriteTarget::find_existing(&source, TargetKind::Any)?;
-        let to = WriteTarget::find(&goal.allow_slash_for(seen.kind), TargetKind::Any, ParentPolicy::MustExist)?;
+        let (from, seen) = WriteTarget::find_existing(&source, WriteTargetKind::Any)?;
+        let to = WriteTarget::find(&goal.allow_slash_for(seen.kind), WriteTargetKind::Any, ParentDirPolicy::MustExist)?;
         if from.mount.id != to.mount.id {
             let message = "from and to are on different mounts";
             return Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("copy the file, then delete the old one"));
@@ -120,9 +120,11 @@ impl Tool for MoveFile {
             || from.mount.lookup(&source.path, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, IoMode::Blocking);
         if seen.kind == FileKind::Directory || (seen.kind == FileKind::Link && leads_to_directory().is_ok()) {
             let directory = open_tree(&from, &seen)?;
-            let wholes =
-                [TreeAccess::new(PolicyAction::Move, &away, cx), TreeAccess::new(PolicyAction::Create, &there, cx)];
-            let classify = |path: &str| EntryClass::of(&wholes, path, cx);
+            let wholes = [
+                RecursiveAccess::new(PolicyAction::Move, &away, cx),
+                RecursiveAccess::new(PolicyAction::Create, &there, cx),
+            ];
+            let classify = |path: &str| EntryReportReasons::of(&wholes, path, cx);
             let found = scan_tree(&from.mount, directory, &from.shown, classify, cx)?;
             accesses.extend(accesses_below(&away, &found.sensitive, PolicyAction::Move));
             accesses.extend(accesses_below(&there, &found.sensitive, PolicyAction::Create));
@@ -130,7 +132,7 @@ impl Tool for MoveFile {
         }
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedMove {
+            prepared: MoveFilePlan {
                 from,
                 to,
                 planned_stat: seen,
@@ -141,8 +143,8 @@ impl Tool for MoveFile {
         })
     }
 
-    fn preview(&self, work: &mut PreparedMove, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedMove { from, to, planned_stat: seen, overwritten_stat: target, manifest, previewed: shown } = work;
+    fn preview(&self, work: &mut MoveFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let MoveFilePlan { from, to, planned_stat: seen, overwritten_stat: target, manifest, previewed: shown } = work;
         let mut text = format!("move `{}` to `{}`", from.shown, to.shown);
         if let Some(target) = target {
             text.push_str(&format!(", replacing the file of {} bytes there", target.size));
@@ -171,8 +173,8 @@ impl Tool for MoveFile {
         Ok(Preview::new(&text, bound).with_failure(failure).with_body(body).with_secret(secret))
     }
 
-    fn run(&self, work: PreparedMove, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedMove { from, to, planned_stat: seen, overwritten_stat: target, .. } = &work;
+    fn run(&self, work: MoveFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let MoveFilePlan { from, to, planned_stat: seen, overwritten_stat: target, .. } = &work;
         // A directory takes what is in it along: nothing may come to be in there while it moves.
         let alone = work.manifest.is_some() || is_repository_entry(&to.name);
         let tree = if alone { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
@@ -238,8 +240,8 @@ impl Tool for MoveFile {
 
 /// Effects for the journal, with the overwritten file's name in the image store. One that has other hard links is
 /// copied there.
-fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffect>, Option<String>), ToolError> {
-    let PreparedMove { from, to, overwritten_stat: target, .. } = work;
+fn effects(work: &MoveFilePlan, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffect>, Option<String>), ToolError> {
+    let MoveFilePlan { from, to, overwritten_stat: target, .. } = work;
     let state = |target: &WriteTarget| {
         let state =
             FileState::read_at(&target.mount, target.base(), &target.name, FileStateDepth::Shallow, ticket.context())?;
@@ -249,7 +251,7 @@ fn effects(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffec
     if let Some(target) = target {
         let fd = to.mount.open_at(to.base(), &to.name, OFlags::RDONLY);
         let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PATH_ONLY));
-        let old = CurrentFile { fd: fd.map_err(|errno| errno_error(errno, &to.shown))?, stat: *target };
+        let old = FileToReplace { fd: fd.map_err(|errno| errno_error(errno, &to.shown))?, stat: *target };
         // It is moved to the image store from the source's directory.
         let displaced = DisplacedFile::new(to, from.base(), &old, DisplacementPosition::default(), ticket)?;
         effects.push(match &displaced.disposition {
@@ -315,8 +317,8 @@ fn check_target(
     }
 }
 
-fn check_unmoved(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    let PreparedMove { from, to, planned_stat: seen, overwritten_stat: target, manifest, previewed: shown } = work;
+fn check_unmoved(work: &MoveFilePlan, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+    let MoveFilePlan { from, to, planned_stat: seen, overwritten_stat: target, manifest, previewed: shown } = work;
     let differs = |now: Option<FileStat>, seen: Option<&FileStat>| match (now, seen) {
         (None, None) => false,
         (Some(now), Some(seen)) => now.id != seen.id || (ticket.is_approved() && now != *seen),
@@ -335,7 +337,7 @@ fn check_unmoved(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(), ToolErr
     // The policy judged what was in there, so that is what moves.
     if let Some(manifest) = manifest {
         let directory = open_tree(from, seen)?;
-        if scan_tree(&from.mount, directory, &from.shown, |_| EntryClass::default(), ticket.context())?.digest
+        if scan_tree(&from.mount, directory, &from.shown, |_| EntryReportReasons::default(), ticket.context())?.digest
             != manifest.digest
         {
             return Err(changed_error(&from.shown));
@@ -345,8 +347,8 @@ fn check_unmoved(work: &PreparedMove, ticket: &Ticket<'_>) -> Result<(), ToolErr
 }
 
 /// Moves onto nothing.
-fn rename(work: &PreparedMove) -> Result<(), ToolError> {
-    let PreparedMove { from, to, planned_stat: seen, .. } = work;
+fn rename(work: &MoveFilePlan) -> Result<(), ToolError> {
+    let MoveFilePlan { from, to, planned_stat: seen, .. } = work;
     let (here, there) = ((from.base(), from.name.as_slice()), (to.base(), to.name.as_slice()));
     match rename_noreplace(here, there) {
         Ok(()) => {}
@@ -363,8 +365,8 @@ fn rename(work: &PreparedMove) -> Result<(), ToolError> {
 }
 
 /// Moves onto a file: the two are exchanged, then the one that was overwritten is removed.
-fn exchange(work: &PreparedMove, target: &FileStat, image: Option<&str>) -> Result<(), ToolError> {
-    let PreparedMove { from, to, planned_stat: seen, .. } = work;
+fn exchange(work: &MoveFilePlan, target: &FileStat, image: Option<&str>) -> Result<(), ToolError> {
+    let MoveFilePlan { from, to, planned_stat: seen, .. } = work;
     let keep = image.map(|image| Ok((from.mount.find_image_store()?.ok_or(Errno::NOENT)?, image))).transpose();
     let keep = keep.map_err(|errno| errno_error(errno, &to.shown))?;
     let clear = || match &keep {

@@ -133,7 +133,7 @@ impl From<MiniclawReadArgs> for Args {
     }
 }
 
-struct PreparedRead {
+struct ReadFilePlan {
     located: LocatedPath,
     file: OpenFile,
     args: Args,
@@ -181,13 +181,13 @@ struct StandardReadResult {
 
 impl Tool for ReadFile {
     type Args = Args;
-    type Prepared = PreparedRead;
+    type Prepared = ReadFilePlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
     const IDEMPOTENT: bool = true;
     const SUPPORTS_NON_BLOCKING: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedRead>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<ReadFilePlan>, ToolError> {
         let located = self.fence.locate_arg(&args.path, cx)?;
         let mut file = located.open_content(cx)?;
         // A long read is started once, on a thread that may block.
@@ -200,17 +200,17 @@ impl Tool for ReadFile {
         let place = located.resource_of(&mut file, cx)?;
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }],
-            prepared: PreparedRead { located, file, args },
+            prepared: ReadFilePlan { located, file, args },
         })
     }
 
-    fn preview(&self, work: &mut PreparedRead, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut ReadFilePlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let text = format!("read `{}` ({} bytes)", work.located.shown, work.file.stat.size);
         Ok(Preview::new(&text, fingerprint(work.file.stat)))
     }
 
-    fn run(&self, work: PreparedRead, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedRead { located, file, args } = work;
+    fn run(&self, work: ReadFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let ReadFilePlan { located, file, args } = work;
         let cx = ticket.context();
         let FileExcerpt { mut bytes, truncated, digest, lines, changed_during_read: unsteady } = match args.window {
             None => read_start(&located.mount.digests, &file, args.hashing, &located.shown, cx)?,

@@ -18,7 +18,7 @@ use crate::path::guest::GuestPath;
 use crate::path::name::unescape;
 use crate::read::ignore::IgnoreRules;
 use crate::read::search::{
-    HiddenFiles, LineMatch, SearchQuery, SearchRoot, SearchScope, TextSearchResult, search_file, search_tree,
+    HiddenFileHandling, LineMatch, SearchQuery, SearchRoot, SearchScope, TextSearchResult, search_file, search_tree,
 };
 use crate::sys::own_files::SAFE_OPEN;
 use crate::tools::glob;
@@ -103,7 +103,7 @@ impl TryFrom<StandardSearchArgs> for Args {
 
     fn try_from(args: StandardSearchArgs) -> Result<Self, ToolError> {
         let scope = SearchScope {
-            hidden: if args.include_ignored { HiddenFiles::Searched } else { HiddenFiles::Excluded },
+            hidden: if args.include_ignored { HiddenFileHandling::Searched } else { HiddenFileHandling::Excluded },
             ignore_files: !args.include_ignored,
             excluded_directories: &[".git"],
             glob: args.glob.as_deref().map(glob).transpose()?,
@@ -119,7 +119,7 @@ impl TryFrom<CrewagentSearchArgs> for Args {
 
     fn try_from(args: CrewagentSearchArgs) -> Result<Self, ToolError> {
         let scope = SearchScope {
-            hidden: HiddenFiles::FilesOnly,
+            hidden: HiddenFileHandling::FilesOnly,
             ignore_files: false,
             excluded_directories: &[".git", "node_modules"],
             glob: None,
@@ -163,7 +163,7 @@ impl Args {
     }
 }
 
-struct PreparedSearch {
+struct SearchFilesPlan {
     located: LocatedPath,
     target: SearchTarget,
     args: Args,
@@ -238,12 +238,12 @@ impl From<Outcome> for CrewagentSearchResult {
 
 impl Tool for SearchFiles {
     type Args = Args;
-    type Prepared = PreparedSearch;
+    type Prepared = SearchFilesPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedSearch>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<SearchFilesPlan>, ToolError> {
         let located = self.fence.locate_arg(&args.path, cx)?;
         let (target, place) = match located.open_directory(cx) {
             Ok(opened) => {
@@ -259,17 +259,17 @@ impl Tool for SearchFiles {
         };
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::Read, resource: place }],
-            prepared: PreparedSearch { located, target, args },
+            prepared: SearchFilesPlan { located, target, args },
         })
     }
 
-    fn preview(&self, work: &mut PreparedSearch, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut SearchFilesPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let text = format!("search `{}` in `{}`", work.args.pattern, work.located.shown);
         Ok(Preview::new(&text, ""))
     }
 
-    fn run(&self, work: PreparedSearch, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedSearch { located, target, args } = work;
+    fn run(&self, work: SearchFilesPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let SearchFilesPlan { located, target, args } = work;
         let cx = ticket.context();
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let query = SearchQuery {

@@ -15,14 +15,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::fence::MountChanges;
+use crate::fence::MountJournalEntries;
 use crate::journal::{ChangeStatus, JournalEntry, Retention};
 use crate::lock::{TreeLock, TreeLockMode};
 use crate::mount::Mount;
 use crate::mount::repository::RepositoryDetector;
 use crate::path::name::unescape;
 use crate::preview::{DiffPreview, fingerprint};
-use crate::txn::manifest::{EntryClass, TreeAccess, accesses_below, scan_tree};
+use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, accesses_below, scan_tree};
 use crate::txn::recover::{recover_notes, recover_tree};
 use crate::undo::apply::{UndoAction, UndoForce, UndoPlan};
 
@@ -125,7 +125,7 @@ impl From<RedoArgs> for Args {
     }
 }
 
-struct PreparedUndo {
+struct UndoToolPlan {
     /// One for each mount, in the order of the mounts.
     parts: Vec<MountUndo>,
     force: UndoForce,
@@ -165,11 +165,11 @@ struct Outcome {
 
 impl Tool for UndoTool {
     type Args = Args;
-    type Prepared = PreparedUndo;
+    type Prepared = UndoToolPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &VERBS;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedUndo>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<UndoToolPlan>, ToolError> {
         let origin = cx.origin().cloned().unwrap_or_default();
         if args.force == UndoForce::Yes && !origin.may_undo {
             let message = "only a person may force an undo over later changes";
@@ -197,11 +197,11 @@ impl Tool for UndoTool {
             }
         }
         let secret = accesses.iter().any(|access| access.resource.effective_sensitivity().secret);
-        Ok(ToolPlan { accesses, prepared: PreparedUndo { parts, force: args.force, dry_run: args.dry_run, secret } })
+        Ok(ToolPlan { accesses, prepared: UndoToolPlan { parts, force: args.force, dry_run: args.dry_run, secret } })
     }
 
-    fn preview(&self, work: &mut PreparedUndo, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedUndo { parts, secret, .. } = work;
+    fn preview(&self, work: &mut UndoToolPlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let UndoToolPlan { parts, secret, .. } = work;
         let doings: Vec<String> = parts
             .iter()
             .flat_map(|MountUndo { mount, plan: reversal, .. }| {
@@ -220,8 +220,8 @@ impl Tool for UndoTool {
             .with_secret(*secret))
     }
 
-    fn run(&self, work: PreparedUndo, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let PreparedUndo { parts, force, dry_run, .. } = work;
+    fn run(&self, work: UndoToolPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let UndoToolPlan { parts, force, dry_run, .. } = work;
         let cx = ticket.context();
         let paths =
             parts.iter().flat_map(|part| part.plan.paths().into_iter().map(|path| part.mount.display_path(&path)));
@@ -317,27 +317,27 @@ fn preview_diffs(parts: &[MountUndo], cx: &CallContext<'_>) -> Result<DiffPrevie
 
 impl Tool for RedoTool {
     type Args = Args;
-    type Prepared = PreparedUndo;
+    type Prepared = UndoToolPlan;
     type Outcome = Outcome;
     const ACTIONS: &'static [PolicyAction] = &VERBS;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedUndo>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<UndoToolPlan>, ToolError> {
         self.0.plan(args, cx)
     }
 
-    fn preview(&self, work: &mut PreparedUndo, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut UndoToolPlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         self.0.preview(work, cx)
     }
 
-    fn run(&self, work: PreparedUndo, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+    fn run(&self, work: UndoToolPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         self.0.run(work, ticket)
     }
 }
 
 impl UndoTool {
     /// The changes that are meant, the newest first, by the mounts that they are on.
-    fn find(&self, which: &ChangeSelector, origin: &CallOrigin) -> Result<Vec<MountChanges>, ToolError> {
-        let (mut found, mut refused): (Vec<MountChanges>, _) = (Vec::new(), None);
+    fn find(&self, which: &ChangeSelector, origin: &CallOrigin) -> Result<Vec<MountJournalEntries>, ToolError> {
+        let (mut found, mut refused): (Vec<MountJournalEntries>, _) = (Vec::new(), None);
         for (mount, entries) in self.fence.mount_changes()? {
             match select_changes(which, &entries, origin) {
                 Ok(picked) if picked.is_empty() => {}
@@ -504,8 +504,8 @@ fn change_accesses(mount: &Mount, reversal: &UndoPlan, cx: &CallContext<'_>) -> 
             mount.resolver.open_child(std::os::fd::AsFd::as_fd(&parent), &name).ok()
         });
         if let Some(directory) = directory {
-            let wholes = [TreeAccess::new(action, &place, cx)];
-            let classify = |path: &str| EntryClass::of(&wholes, path, cx);
+            let wholes = [RecursiveAccess::new(action, &place, cx)];
+            let classify = |path: &str| EntryReportReasons::of(&wholes, path, cx);
             let found = scan_tree(mount, directory, &place.display_path, classify, cx)?;
             accesses.extend(accesses_below(&place, &found.sensitive, action));
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::fence::PathArg;
-use crate::mount::write_target::{ParentPolicy, TargetKind, WriteTarget};
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::content::hash_up_to;
 use crate::read::digest::{Digest, check_match};
@@ -87,7 +87,7 @@ impl From<ChangedFile> for CrewagentWriteResult {
 struct Args {
     path: PathArg,
     content: Vec<u8>,
-    parents: ParentPolicy,
+    parents: ParentDirPolicy,
     if_match: Option<Digest>,
 }
 
@@ -98,7 +98,7 @@ impl TryFrom<StandardWriteArgs> for Args {
         Ok(Self {
             path: PathArg::Standard(args.path),
             content: args.encoding.decode(args.content)?,
-            parents: if args.create_dirs { ParentPolicy::CreateMissing } else { ParentPolicy::MustExist },
+            parents: if args.create_dirs { ParentDirPolicy::CreateMissing } else { ParentDirPolicy::MustExist },
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
         })
     }
@@ -111,7 +111,7 @@ impl TryFrom<CrewagentWriteArgs> for Args {
         Ok(Self {
             path: PathArg::Mounted(args.path),
             content: args.content.into_bytes(),
-            parents: ParentPolicy::CreateMissing,
+            parents: ParentDirPolicy::CreateMissing,
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
         })
     }
@@ -122,13 +122,13 @@ impl From<MiniclawWriteArgs> for Args {
         Self {
             path: PathArg::workspace_unless_blank(args.path),
             content: args.content.into_bytes(),
-            parents: ParentPolicy::CreateMissing,
+            parents: ParentDirPolicy::CreateMissing,
             if_match: None,
         }
     }
 }
 
-struct PreparedWrite {
+struct WriteFilePlan {
     target: WriteTarget,
     planned_stat: Option<FileStat>,
     content: Vec<u8>,
@@ -139,28 +139,28 @@ struct PreparedWrite {
 
 impl Tool for WriteFile {
     type Args = Args;
-    type Prepared = PreparedWrite;
+    type Prepared = WriteFilePlan;
     type Outcome = ChangedFile;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
     const IDEMPOTENT: bool = true;
 
-    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedWrite>, ToolError> {
+    fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<WriteFilePlan>, ToolError> {
         let Args { path, content, parents, if_match } = args;
         let located = self.fence.locate_arg(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
-        let target = WriteTarget::find(&located, TargetKind::File, parents)?;
+        let target = WriteTarget::find(&located, WriteTargetKind::File, parents)?;
         let seen = target.stat()?;
         let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
         let mut accesses = vec![ResourceAccess { action, resource: target.resource() }];
         accesses.extend(seen.map(|seen| target.loss(&seen, cx)).transpose()?.flatten());
         Ok(ToolPlan {
             accesses,
-            prepared: PreparedWrite { target, planned_stat: seen, content, if_match, previewed: None },
+            prepared: WriteFilePlan { target, planned_stat: seen, content, if_match, previewed: None },
         })
     }
 
-    fn preview(&self, work: &mut PreparedWrite, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PreparedWrite { target, planned_stat: seen, content, if_match, previewed: shown } = work;
+    fn preview(&self, work: &mut WriteFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let WriteFilePlan { target, planned_stat: seen, content, if_match, previewed: shown } = work;
         let text = match seen {
             Some(seen) => format!("replace `{}` ({} bytes) with {} bytes", target.shown, seen.size, content.len()),
             None => format!("create `{}` with {} bytes", target.shown, content.len()),
@@ -180,13 +180,13 @@ impl Tool for WriteFile {
             .with_secret(target.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: PreparedWrite, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
-        let PreparedWrite { target, planned_stat: seen, content, if_match, previewed: shown } = work;
+    fn run(&self, work: WriteFilePlan, ticket: &Ticket<'_>) -> Result<ChangedFile, ToolError> {
+        let WriteFilePlan { target, planned_stat: seen, content, if_match, previewed: shown } = work;
         check_still_planned(&target, seen.as_ref(), ticket)?;
         let written = replace(&target, seen, ticket, |old| {
             check_previewed(&target, shown, old, ticket.context())?;
             if if_match.is_some() {
-                let hash = |old: &crate::root::CurrentFile| {
+                let hash = |old: &crate::root::FileToReplace| {
                     hash_up_to(std::os::fd::AsFd::as_fd(&old.fd), old.stat.size, &target.shown, ticket.context())
                 };
                 check_match(&target.shown, if_match, old.map(hash).transpose()?)?;

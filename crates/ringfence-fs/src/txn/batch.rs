@@ -18,7 +18,7 @@ use crate::mount::Mount;
 use crate::mount::write_target::{CreatedParents, WriteTarget};
 use crate::path::name::escape;
 use crate::read::digest::Digest;
-use crate::root::{CurrentFile, Durability, rename_noreplace, stat};
+use crate::root::{Durability, FileToReplace, rename_noreplace, stat};
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::stat::{FileId, FileStat};
 use crate::sys::syscall::{fstat, fsync};
@@ -47,7 +47,7 @@ pub(crate) enum DesiredContents {
 
 impl DesiredContents {
     /// The result where the file has these contents already.
-    fn unchanged_result(&self, old: Option<&CurrentFile>, cx: &CallContext<'_>) -> Option<WriteResult> {
+    fn unchanged_result(&self, old: Option<&FileToReplace>, cx: &CallContext<'_>) -> Option<WriteResult> {
         match self {
             Self::Contents(body) => body.unchanged_result(old?, cx),
             Self::Absent => None,
@@ -68,7 +68,7 @@ impl DesiredContents {
 pub(crate) fn change_all(
     targets: &[BatchTarget],
     ticket: &Ticket<'_>,
-    mut make: impl FnMut(usize, Option<&CurrentFile>) -> Result<DesiredContents, ToolError>,
+    mut make: impl FnMut(usize, Option<&FileToReplace>) -> Result<DesiredContents, ToolError>,
 ) -> Result<Vec<Option<WriteResult>>, ToolError> {
     let Some(BatchTarget { target: first, .. }) = targets.first() else { return Ok(Vec::new()) };
     let (mount, cx) = (&*first.mount, ticket.context());
@@ -78,7 +78,7 @@ pub(crate) fn change_all(
         target.target.check_directory()?;
     }
     let locks = lock_all(mount, targets, cx)?;
-    let mut made = BatchParents(Vec::new());
+    let mut made = BatchCreatedDirs(Vec::new());
     let mut goals = Vec::new();
     for (index, BatchTarget { target, planned_stat: seen }) in targets.iter().enumerate() {
         let parents = target.make_parents(cx)?;
@@ -149,9 +149,9 @@ fn lock_id(target: &WriteTarget) -> Result<FileId, ToolError> {
 }
 
 /// Directories that were made; the last ones go first, because they are inside the others.
-struct BatchParents(Vec<CreatedParents>);
+struct BatchCreatedDirs(Vec<CreatedParents>);
 
-impl Drop for BatchParents {
+impl Drop for BatchCreatedDirs {
     fn drop(&mut self) {
         while self.0.pop().is_some() {}
     }
@@ -163,7 +163,7 @@ struct BatchMember<'a> {
     parent: BorrowedFd<'a>,
     parents: &'a CreatedParents,
     goal: DesiredContents,
-    old: Option<CurrentFile>,
+    old: Option<FileToReplace>,
     displaced: Option<DisplacedFile>,
     temporary: Vec<u8>,
     staged: Option<StagedFile<'a>>,
@@ -175,7 +175,7 @@ impl<'a> BatchMember<'a> {
         target: &'a WriteTarget,
         made: &'a CreatedParents,
         goal: DesiredContents,
-        old: Option<CurrentFile>,
+        old: Option<FileToReplace>,
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
         let goal = match goal {
@@ -306,7 +306,7 @@ impl<'a> BatchMember<'a> {
         }
     }
 
-    fn is_displaced(&self, old: &CurrentFile) -> bool {
+    fn is_displaced(&self, old: &FileToReplace) -> bool {
         matches!(stat(self.parent, &self.temporary), Ok(Some(now)) if now.same_content(&old.stat))
     }
 

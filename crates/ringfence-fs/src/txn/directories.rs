@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, IoMode, ToolError};
+use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, IoMode, ToolError};
 
 use crate::mount::Mount;
 use crate::root::walk::{TreeWalk, WalkStep};
@@ -49,7 +49,7 @@ impl<'a> TxnDirectories<'a> {
 /// Searches the whole mount for a directory. That is bounded, and rarely done.
 fn find_directory(mount: &Mount, inode: u64) -> Result<Option<Vec<u8>>, ToolError> {
     let (signal, limits) =
-        (CommitState::new(), CallLimits { walk_entries: u64::MAX, ..CallLimits::for_dialect(Dialect::Standard) });
+        (CallCommitState::new(), CallLimits { walk_entries: u64::MAX, ..CallLimits::for_dialect(Dialect::Standard) });
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     let start = reopen_for_listing(mount.root.as_fd()).map_err(|errno| errno_error(errno, "."))?;
     let mut walk = TreeWalk::new(mount, start, ".", &cx)?;

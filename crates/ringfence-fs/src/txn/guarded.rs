@@ -6,7 +6,7 @@ use rustix::fs::OFlags;
 use crate::guard::{GuardedChange, GuardedFile};
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::read_up_to;
-use crate::root::CurrentFile;
+use crate::root::FileToReplace;
 use crate::sys::errno::{errno_error, wrong_type};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
@@ -18,13 +18,13 @@ impl WriteTarget {
     pub(crate) fn judge_contents(
         &self,
         body: FileBody,
-        old: Option<&CurrentFile>,
+        old: Option<&FileToReplace>,
         ticket: &Ticket<'_>,
     ) -> Result<FileBody, ToolError> {
         let Some(guard) = self.guard() else { return Ok(body) };
         let bytes = match body {
             FileBody::Bytes(bytes) => bytes,
-            FileBody::File { from, stamp } => self.read_contents(&CurrentFile { fd: from, stat: stamp }, ticket)?,
+            FileBody::File { from, stamp } => self.read_contents(&FileToReplace { fd: from, stat: stamp }, ticket)?,
         };
         let before = old.map(|old| self.read_contents(old, ticket)).transpose()?;
         self.ask_rule(guard, before.as_deref(), Some(&bytes), ticket)?;
@@ -65,10 +65,10 @@ impl WriteTarget {
         let fail = |errno| errno_error(errno, &self.shown);
         let fd = self.mount.open_at(self.base(), &self.name, OFlags::RDONLY).map_err(fail)?;
         let stamp = FileStat::from_stat(&fstat(&fd).map_err(fail)?);
-        self.read_contents(&CurrentFile { fd, stat: stamp }, ticket).map(Some)
+        self.read_contents(&FileToReplace { fd, stat: stamp }, ticket).map(Some)
     }
 
-    fn read_contents(&self, file: &CurrentFile, ticket: &Ticket<'_>) -> Result<Vec<u8>, ToolError> {
+    fn read_contents(&self, file: &FileToReplace, ticket: &Ticket<'_>) -> Result<Vec<u8>, ToolError> {
         let most = ticket.context().limits.appended_file_bytes;
         if file.stat.kind != FileKind::File || file.stat.size > most {
             let message = format!("`{}` is guarded and exceeds the {most} bytes that can be checked", self.shown);

@@ -51,7 +51,7 @@ impl TreeManifest {
 
 /// Reasons for which an entry is reported to the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct EntryClass {
+pub(crate) struct EntryReportReasons {
     /// Sensitivity by its names: the current one, and the one after a move.
     names: [Sensitivity; 2],
     /// The policy's decision about it, where that is stricter than the one about the whole.
@@ -60,13 +60,13 @@ pub(crate) struct EntryClass {
 
 /// A directory to which something is done, with all that is in it.
 #[derive(Debug)]
-pub(crate) struct TreeAccess {
+pub(crate) struct RecursiveAccess {
     access: ResourceAccess,
     /// The policy's decision about the directory itself.
     decision: (Decision, Assurance),
 }
 
-impl TreeAccess {
+impl RecursiveAccess {
     pub(crate) fn new(action: PolicyAction, place: &PolicyResource, cx: &CallContext<'_>) -> Self {
         let access = ResourceAccess { action, resource: place.clone() };
         let decision = cx.evaluate(&access).strictness();
@@ -74,11 +74,11 @@ impl TreeAccess {
     }
 }
 
-impl EntryClass {
+impl EntryReportReasons {
     /// The properties of `path` below each of these.
-    pub(crate) fn of(wholes: &[TreeAccess], path: &str, cx: &CallContext<'_>) -> Self {
+    pub(crate) fn of(wholes: &[RecursiveAccess], path: &str, cx: &CallContext<'_>) -> Self {
         let mut class = Self::default();
-        for (TreeAccess { access: ResourceAccess { action, resource: place }, decision: of_whole }, name) in
+        for (RecursiveAccess { access: ResourceAccess { action, resource: place }, decision: of_whole }, name) in
             wholes.iter().zip(&mut class.names)
         {
             *name = sensitive_below(place, path);
@@ -94,7 +94,7 @@ pub(crate) fn scan_tree(
     mount: &Mount,
     start: OwnedFd,
     shown: &str,
-    classify: impl Fn(&str) -> EntryClass,
+    classify: impl Fn(&str) -> EntryReportReasons,
     cx: &CallContext<'_>,
 ) -> Result<TreeManifest, ToolError> {
     let mut manifest = TreeManifest {
@@ -108,7 +108,7 @@ pub(crate) fn scan_tree(
     };
     let mut hasher = Sha256Hasher::default();
     let mut left = cx.limits.list_bytes;
-    let mut kinds: HashMap<EntryClass, usize> = HashMap::new();
+    let mut kinds: HashMap<EntryReportReasons, usize> = HashMap::new();
     // For each directory from the start to the current one, whether it lets nothing go, and what it has of a repository.
     let mut closed = vec![denies_removal(start.as_fd(), c".").map_err(|errno| errno_error(errno, shown))?];
     let mut pieces = vec![RepositoryEntrySet::default()];
@@ -143,7 +143,7 @@ pub(crate) fn scan_tree(
         let mut known = mount.classify(class.names[0], FileRef { fd: walk.directory()?, name: &entry.name }, &stamp);
         known.protected |= pieces.last_mut().is_some_and(|pieces| pieces.completed_by(&entry.name));
         class.names[0] = class.names[0].union(known);
-        if class != EntryClass::default() {
+        if class != EntryReportReasons::default() {
             let seen = kinds.entry(class).or_default();
             *seen += 1;
             if *seen <= MOST_SENSITIVE {

@@ -5,11 +5,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, ErrorKind, IoMode, ToolError};
+use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, ErrorKind, IoMode, ToolError};
 use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::{Journal, TempOwner, journal_read_error};
+use crate::journal::{Journal, TempFileOrigin, journal_read_error};
 use crate::lock::{FileLock, TreeLock, TreeLockMode, WriteIntent, newer_state_error};
 use crate::mount::Mount;
 use crate::mount::repository::is_repository_entry;
@@ -173,14 +173,14 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
             let inode = found.id.inode;
             let (whose, image) = match (inodes.is_empty(), inodes.get(1) == Some(&inode)) {
                 (true, _) => mount.temp_owner(&String::from_utf8_lossy(&journal.change), inode)?,
-                (false, true) => (TempOwner::Displaced, Some(journal.image.clone())),
-                (false, false) if inodes.contains(&inode) => (TempOwner::New, None),
-                (false, false) => (TempOwner::Foreign, None),
+                (false, true) => (TempFileOrigin::Displaced, Some(journal.image.clone())),
+                (false, false) if inodes.contains(&inode) => (TempFileOrigin::New, None),
+                (false, false) => (TempFileOrigin::Foreign, None),
             };
             let place = match whose {
-                TempOwner::Displaced => move_to_images(mount, parent, name, &image.unwrap_or_default())?,
-                TempOwner::Foreign => PreImageLocation::Unavailable,
-                TempOwner::New => PreImageLocation::NotNeeded,
+                TempFileOrigin::Displaced => move_to_images(mount, parent, name, &image.unwrap_or_default())?,
+                TempFileOrigin::Foreign => PreImageLocation::Unavailable,
+                TempFileOrigin::New => PreImageLocation::NotNeeded,
             };
             match place {
                 PreImageLocation::Stored => return Ok(()),
@@ -190,7 +190,7 @@ fn apply_intent(mount: &Mount, intent: &WriteIntent) -> Result<(), Errno> {
             if found.kind != FileKind::Directory {
                 return unlinkat(parent, name.as_slice(), AtFlags::empty());
             }
-            let (signal, limits) = (CommitState::new(), CallLimits::for_dialect(Dialect::Standard));
+            let (signal, limits) = (CallCommitState::new(), CallLimits::for_dialect(Dialect::Standard));
             // Entries that cannot be removed now stay hidden.
             let _ = purge(mount, parent, name, &CallContext::new(&limits, IoMode::Blocking, &signal));
             Ok(())

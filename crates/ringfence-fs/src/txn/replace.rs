@@ -21,7 +21,7 @@ use crate::read::digest::{Digest, Sha256Hasher};
 use crate::root::attributes::{chmod_past_umask, copy_attributes};
 use crate::root::resolver::PATH_ONLY;
 use crate::root::trash::rename_to_conflict;
-use crate::root::{CurrentFile, Durability, check_directory_writable, rename_noreplace, stat};
+use crate::root::{Durability, FileToReplace, check_directory_writable, rename_noreplace, stat};
 use crate::sys::errno::{errno_error, sync_error, wrong_type};
 use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::{FileId, FileKind, FileStat};
@@ -44,7 +44,7 @@ pub(crate) enum FileBody {
 
 impl FileBody {
     /// The result where a file has these contents already.
-    pub(crate) fn unchanged_result(&self, old: &CurrentFile, cx: &CallContext<'_>) -> Option<WriteResult> {
+    pub(crate) fn unchanged_result(&self, old: &FileToReplace, cx: &CallContext<'_>) -> Option<WriteResult> {
         let Self::Bytes(bytes) = self else { return None };
         let size = old.stat.size;
         // One that cannot be read may have anything in it.
@@ -54,7 +54,7 @@ impl FileBody {
     }
 
     /// A new file is as open as it should be, whatever the umask; a replacement stays closed until it has the old one's mode.
-    pub(crate) fn mode(&self, old: Option<&CurrentFile>) -> u32 {
+    pub(crate) fn mode(&self, old: Option<&FileToReplace>) -> u32 {
         match (old, self) {
             (Some(_), _) => 0o600,
             (None, Self::Bytes(_)) => 0o644,
@@ -90,7 +90,7 @@ pub(crate) fn replace(
     target: &WriteTarget,
     seen: Option<FileStat>,
     ticket: &Ticket<'_>,
-    make: impl FnOnce(Option<&CurrentFile>) -> Result<FileBody, ToolError>,
+    make: impl FnOnce(Option<&FileToReplace>) -> Result<FileBody, ToolError>,
 ) -> Result<WriteResult, ToolError> {
     let cx = ticket.context();
     let _place = target.lock_directory(TreeLockMode::Shared, cx)?;
@@ -181,7 +181,7 @@ impl DisplacedFile {
     pub(crate) fn new(
         target: &WriteTarget,
         parent: BorrowedFd<'_>,
-        old: &CurrentFile,
+        old: &FileToReplace,
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
@@ -205,7 +205,7 @@ impl DisplacedFile {
 fn lock_for_change(
     target: &WriteTarget,
     cx: &CallContext<'_>,
-) -> Result<(CreatedParents, FileLock, Option<CurrentFile>), ToolError> {
+) -> Result<(CreatedParents, FileLock, Option<FileToReplace>), ToolError> {
     if !target.lacks_parents() {
         let made = target.make_parents(cx)?;
         let (lock, old) = lock_and_open(target, made.parent.as_fd(), cx)?;
@@ -227,7 +227,7 @@ pub(crate) fn lock_and_open(
     target: &WriteTarget,
     parent: BorrowedFd<'_>,
     cx: &CallContext<'_>,
-) -> Result<(FileLock, Option<CurrentFile>), ToolError> {
+) -> Result<(FileLock, Option<FileToReplace>), ToolError> {
     loop {
         let old = open_current(target, parent)?;
         let id = match &old {
@@ -241,14 +241,14 @@ pub(crate) fn lock_and_open(
             (None, None) => return Ok((lock, None)),
             (Some(old), Some(now)) if old.stat.id == now.id => {
                 let stamp = FileStat::from_stat(&fstat(&old.fd).map_err(|errno| errno_error(errno, &target.shown))?);
-                return Ok((lock, Some(CurrentFile { stat: stamp, ..old })));
+                return Ok((lock, Some(FileToReplace { stat: stamp, ..old })));
             }
             _ => cx.check()?,
         }
     }
 }
 
-pub(crate) fn open_current(target: &WriteTarget, parent: BorrowedFd<'_>) -> Result<Option<CurrentFile>, ToolError> {
+pub(crate) fn open_current(target: &WriteTarget, parent: BorrowedFd<'_>) -> Result<Option<FileToReplace>, ToolError> {
     let opened = match target.mount.open_at(parent, &target.name, OFlags::RDONLY) {
         // It may be written and not read; then it can still be replaced.
         Err(Errno::ACCESS) => target.mount.resolver.open_named(parent, &target.name, PATH_ONLY),
@@ -262,7 +262,7 @@ pub(crate) fn open_current(target: &WriteTarget, parent: BorrowedFd<'_>) -> Resu
     };
     let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &target.shown))?);
     match stamp.kind {
-        FileKind::File => Ok(Some(CurrentFile { fd, stat: stamp })),
+        FileKind::File => Ok(Some(FileToReplace { fd, stat: stamp })),
         other => Err(wrong_type(&target.shown, other.with_article())),
     }
 }
@@ -289,7 +289,7 @@ pub(crate) fn check_unchanged(
 pub(crate) fn check_writable(
     target: &WriteTarget,
     parent: BorrowedFd<'_>,
-    old: Option<&CurrentFile>,
+    old: Option<&FileToReplace>,
 ) -> Result<(), ToolError> {
     check_directory_writable(parent, &target.shown)?;
     let Some(old) = old else { return Ok(()) };
@@ -358,7 +358,12 @@ impl<'a> StagedFile<'a> {
     }
 
     /// Sets owner and permissions: those of the file that it replaces, or those of new files.
-    pub(crate) fn set_access(&self, body: &FileBody, old: Option<&CurrentFile>, shown: &str) -> Result<(), ToolError> {
+    pub(crate) fn set_access(
+        &self,
+        body: &FileBody,
+        old: Option<&FileToReplace>,
+        shown: &str,
+    ) -> Result<(), ToolError> {
         match old {
             Some(old) => self.copy_metadata(old, shown),
             None => chmod_past_umask(self.fd.as_fd(), self.parent, body.mode(None))
@@ -367,7 +372,7 @@ impl<'a> StagedFile<'a> {
     }
 
     /// Owner, mode and attributes of the file that it replaces.
-    fn copy_metadata(&self, old: &CurrentFile, shown: &str) -> Result<(), ToolError> {
+    fn copy_metadata(&self, old: &FileToReplace, shown: &str) -> Result<(), ToolError> {
         let fail = |errno| errno_error(errno, shown);
         let mine = FileStat::from_stat(&fstat(&self.fd).map_err(fail)?);
         if mine.owner != old.stat.owner {
@@ -407,7 +412,7 @@ impl<'a> StagedFile<'a> {
     fn publish_over(
         self,
         target: &WriteTarget,
-        old: &CurrentFile,
+        old: &FileToReplace,
         fate: &DisplacedFileAction,
     ) -> Result<TempFilePresence, ToolError> {
         let fail = |errno| errno_error(errno, &target.shown);

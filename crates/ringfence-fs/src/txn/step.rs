@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::journal::ImageStore;
+use crate::journal::PreImageStore;
 use crate::mount::Mount;
 use crate::mount::change::delete_images;
 use crate::path::relative::split;
@@ -128,7 +128,7 @@ pub(crate) fn finalize(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) 
 }
 
 /// Makes one step, or leaves everything as it was. `BUSY` says that another program was first.
-pub(crate) fn apply(keep: &ImageStore, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
+pub(crate) fn apply(keep: &PreImageStore, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
     let TxnEntry { step, name, temporary, .. } = entry;
     let (here, kept) = ((parent, name.as_slice()), (keep.fd(), temporary.as_slice()));
     match step {

@@ -12,17 +12,17 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::journal::effect::JournalEffect;
-use crate::journal::images::ImageStore;
+use crate::journal::images::PreImageStore;
 use crate::journal::state::{FileState, FileStateKind};
 use crate::journal::{Retention, image_name, not_kept_error};
 use crate::lock::TreeLock;
 use crate::mount::Mount;
-use crate::mount::node_source::NodeSource;
+use crate::mount::node_source::FileEntryLocation;
 use crate::path::name::escape;
 use crate::path::relative::split;
 use crate::read::content::read_up_to;
 use crate::root::{
-    CurrentFile, Durability, check_directory_writable, open_no_follow, open_parent, rename_noreplace,
+    Durability, FileToReplace, check_directory_writable, open_no_follow, open_parent, rename_noreplace,
     reopen_for_listing, stat,
 };
 use crate::sys::errno::{errno_error, sync_error};
@@ -35,7 +35,7 @@ use crate::txn::record::{FileIdentity, TxnEntry as Noted, TxnRecord, TxnStep};
 use crate::txn::recover::has_unresolved_batch;
 use crate::txn::step::{chmod_directory, roll_back};
 use crate::undo::preview::UndoPreview;
-use crate::undo::tree::{NodeIdentity, changed_error, open_source};
+use crate::undo::tree::{TreeNodeIdentity, changed_error, open_source};
 
 /// Whether a path that is not as the change left it stops the undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) struct UndoAction {
     /// Below the root.
     pub(crate) path: String,
     /// A directory that it is done to, with all that is in it.
-    pub(crate) tree: Option<NodeSource>,
+    pub(crate) tree: Option<FileEntryLocation>,
 }
 
 /// One rename.
@@ -84,8 +84,8 @@ pub(crate) struct UndoStep {
     /// The name in the image store. One that begins with `-` is new, and gets the change in front.
     pub(crate) image: String,
     pub(crate) to: Vec<u8>,
-    pub(crate) here: NodeIdentity,
-    pub(crate) kept: NodeIdentity,
+    pub(crate) here: TreeNodeIdentity,
+    pub(crate) kept: TreeNodeIdentity,
     /// Required state of the entry that is moved away, checked just before the rename.
     pub(crate) expected: Option<FileState>,
     /// A directory that must have nothing in it.
@@ -110,7 +110,7 @@ pub(crate) enum UndoStepKind {
 /// A file that has to be made first: the beginning of another one.
 #[derive(Debug)]
 pub(crate) struct UndoScratchFile {
-    pub(crate) from: NodeSource,
+    pub(crate) from: FileEntryLocation,
     pub(crate) state: FileState,
     pub(crate) image: String,
     pub(crate) shown: String,
@@ -120,8 +120,8 @@ pub(crate) struct UndoScratchFile {
 #[derive(Debug)]
 pub(crate) struct GuardedContents {
     pub(crate) path: Vec<u8>,
-    pub(crate) before: Option<(NodeSource, u64)>,
-    pub(crate) after: Option<(NodeSource, u64)>,
+    pub(crate) before: Option<(FileEntryLocation, u64)>,
+    pub(crate) after: Option<(FileEntryLocation, u64)>,
 }
 
 impl UndoPlan {
@@ -130,13 +130,13 @@ impl UndoPlan {
         let mut doings = Vec::new();
         for UndoStep { kind, path, image, to, expected: leaving, .. } in &self.steps {
             let is_tree = leaving.as_ref().is_some_and(|state| state.kind == FileStateKind::Directory);
-            let here = is_tree.then(|| NodeSource::Disk(path.clone()));
+            let here = is_tree.then(|| FileEntryLocation::Disk(path.clone()));
             let mut doing = |action, path: &[u8], tree| doings.push(UndoAction { action, path: escape(path), tree });
             match kind {
                 UndoStepKind::SwapImage | UndoStepKind::Chmod { .. } => doing(PolicyAction::Overwrite, path, None),
                 UndoStepKind::StoreImage => doing(PolicyAction::Delete, path, here),
                 UndoStepKind::RestoreImage => {
-                    doing(PolicyAction::Create, path, Some(NodeSource::Image(image.clone(), Vec::new())))
+                    doing(PolicyAction::Create, path, Some(FileEntryLocation::Image(image.clone(), Vec::new())))
                 }
                 UndoStepKind::Move => {
                     doing(PolicyAction::Move, path, here.clone());
@@ -224,7 +224,7 @@ impl UndoPlan {
     fn execute_recorded(
         &self,
         mount: &Mount,
-        keep: &ImageStore,
+        keep: &PreImageStore,
         note: &TxnRecord<'_>,
         mut entries: Vec<Noted>,
         displaced: Retention,
@@ -279,7 +279,7 @@ impl UndoPlan {
         let answered = ticket.approval().is_some_and(|approval| approval.assurance == Assurance::Person);
         let by_person = answered || cx.origin().is_some_and(|origin| origin.may_undo);
         for GuardedContents { path, before, after } in &self.guarded {
-            let read = |thing: &Option<(NodeSource, u64)>| {
+            let read = |thing: &Option<(FileEntryLocation, u64)>| {
                 thing.as_ref().map(|(source, size)| contents(mount, source, *size, cx)).transpose()
             };
             mount.judge(path, read(before)?.as_deref(), read(after)?.as_deref(), by_person)?;
@@ -290,7 +290,7 @@ impl UndoPlan {
     fn create_scratch_files(
         &self,
         mount: &Mount,
-        keep: &ImageStore,
+        keep: &PreImageStore,
         change: &str,
         cx: &CallContext<'_>,
     ) -> Result<Vec<FileIdentity>, ToolError> {
@@ -298,7 +298,7 @@ impl UndoPlan {
         for UndoScratchFile { from, state, image, shown } in &self.scratch_files {
             let fd = open_source(mount, from, shown)?;
             let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, shown))?);
-            let old = CurrentFile { fd, stat: FileStat { mode: state.mode, ..stamp } };
+            let old = FileToReplace { fd, stat: FileStat { mode: state.mode, ..stamp } };
             let made = mount.copy_image(keep, &old, state.size, &name_image(change, image), cx)?;
             if !state.matches(&made) {
                 return Err(changed_error(shown));
@@ -328,7 +328,7 @@ impl UndoPlan {
         effect
     }
 
-    fn sync(&self, mount: &Mount, keep: &ImageStore) -> Result<(), ToolError> {
+    fn sync(&self, mount: &Mount, keep: &PreImageStore) -> Result<(), ToolError> {
         if mount.durability != Durability::Full {
             return Ok(());
         }
@@ -356,8 +356,8 @@ impl UndoPlan {
 impl UndoStep {
     fn record_entry(&self, change: &str, spares: &[FileIdentity]) -> Noted {
         let known = |which| match which {
-            NodeIdentity::Existing(known) => known,
-            NodeIdentity::Scratch(index) => spares.get(index).copied().unwrap_or_default(),
+            TreeNodeIdentity::Existing(known) => known,
+            TreeNodeIdentity::Scratch(index) => spares.get(index).copied().unwrap_or_default(),
         };
         let step = match self.kind {
             UndoStepKind::SwapImage => TxnStep::SwapImage { here: known(self.here), kept: known(self.kept) },
@@ -398,7 +398,13 @@ impl UndoStep {
     }
 
     /// Does it, or leaves everything as it was and says why.
-    fn perform(&self, mount: &Mount, keep: &ImageStore, step: &Noted, cx: &CallContext<'_>) -> Result<(), ToolError> {
+    fn perform(
+        &self,
+        mount: &Mount,
+        keep: &PreImageStore,
+        step: &Noted,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
         let shown = escape(&self.path);
         let fail = |errno| match errno {
             Errno::EXIST | Errno::NOENT => changed_error(&shown),
@@ -465,7 +471,7 @@ impl UndoStep {
             let now = stat(parent, name)
                 .map_err(|errno| errno_error(errno, shown))?
                 .map(|stamp| FileState::from_stat(&stamp));
-            let known = matches!(self.here, NodeIdentity::Existing(_));
+            let known = matches!(self.here, TreeNodeIdentity::Existing(_));
             now.is_some_and(|now| {
                 now.size == state.size && (!known || (now.inode == state.inode && now.modified == state.modified))
             })
@@ -487,7 +493,7 @@ impl UndoScratchFile {
     }
 }
 
-fn contents(mount: &Mount, source: &NodeSource, size: u64, cx: &CallContext<'_>) -> Result<Vec<u8>, ToolError> {
+fn contents(mount: &Mount, source: &FileEntryLocation, size: u64, cx: &CallContext<'_>) -> Result<Vec<u8>, ToolError> {
     let most = cx.limits.appended_file_bytes;
     if size > most {
         let message = format!("a guarded file exceeds the {most} bytes that can be checked");

@@ -11,10 +11,10 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 
 use crate::journal::JournalEntry;
 use crate::journal::effect::JournalEffect;
-use crate::journal::images::ImageStore;
+use crate::journal::images::PreImageStore;
 use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
 use crate::mount::Mount;
-use crate::mount::node_source::NodeSource;
+use crate::mount::node_source::FileEntryLocation;
 use crate::path::name::{escape, unescape};
 use crate::path::relative::{relative_to, split};
 use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
@@ -22,7 +22,7 @@ use crate::sys::file_ref::FileRef;
 use crate::txn::record::FileIdentity;
 use crate::undo::apply::{GuardedContents, UndoConflict, UndoForce, UndoPlan, UndoScratchFile, UndoStep, UndoStepKind};
 use crate::undo::preview::UndoPreview;
-use crate::undo::tree::{NodeIdentity, TreeEdit, TreeNode, VirtualTree};
+use crate::undo::tree::{TreeEdit, TreeNode, TreeNodeIdentity, VirtualTree};
 
 impl UndoPlan {
     /// Plans the undo of these changes, the newest first. Reads only.
@@ -132,7 +132,7 @@ fn merge_effects(later: &JournalEffect, earlier: &JournalEffect) -> Option<Optio
 struct UndoPlanner<'a> {
     tree: VirtualTree<'a>,
     force: UndoForce,
-    images: Option<ImageStore>,
+    images: Option<PreImageStore>,
     plan: UndoPlan,
 }
 
@@ -186,7 +186,7 @@ impl UndoPlanner<'_> {
             image: image.clone(),
             to: Vec::new(),
             here: now.identity,
-            kept: NodeIdentity::Existing(FileIdentity::default()),
+            kept: TreeNodeIdentity::Existing(FileIdentity::default()),
             expected: Some(state.clone()),
             empty,
             directories: [None; 2],
@@ -216,7 +216,7 @@ impl UndoPlanner<'_> {
             path: path.clone(),
             image: image.to_owned(),
             to: Vec::new(),
-            here: NodeIdentity::Existing(FileIdentity::default()),
+            here: TreeNodeIdentity::Existing(FileIdentity::default()),
             kept: thing.identity,
             expected: None,
             empty: false,
@@ -261,7 +261,7 @@ impl UndoPlanner<'_> {
         };
         let image = self.new_image();
         let thing = TreeNode {
-            identity: NodeIdentity::Scratch(self.plan.scratch_files.len()),
+            identity: TreeNodeIdentity::Scratch(self.plan.scratch_files.len()),
             source: now.source.clone(),
             state: FileState { inode: 0, ..before.clone() },
         };
@@ -337,7 +337,7 @@ impl UndoPlanner<'_> {
             image: String::new(),
             to: back.clone(),
             here: now.identity,
-            kept: NodeIdentity::Existing(FileIdentity::default()),
+            kept: TreeNodeIdentity::Existing(FileIdentity::default()),
             expected: Some(now.state.clone()),
             empty: false,
             directories: [None; 2],
@@ -364,7 +364,7 @@ impl UndoPlanner<'_> {
             image: String::new(),
             to: Vec::new(),
             here: now.identity,
-            kept: NodeIdentity::Existing(FileIdentity::default()),
+            kept: TreeNodeIdentity::Existing(FileIdentity::default()),
             expected: None,
             empty: false,
             directories: [None; 2],
@@ -391,8 +391,8 @@ impl UndoPlanner<'_> {
         let kept = kept.ok_or_else(|| image_gone_error(change, "its pre-image no longer exists"))?;
         if before.matches(&kept) {
             let known = FileIdentity::from_state(&kept, FileRef { fd: keep.fd(), name: image.as_bytes() });
-            let source = NodeSource::Image(image.to_owned(), Vec::new());
-            return Ok(TreeNode { identity: NodeIdentity::Existing(known), source, state: kept });
+            let source = FileEntryLocation::Image(image.to_owned(), Vec::new());
+            return Ok(TreeNode { identity: TreeNodeIdentity::Existing(known), source, state: kept });
         }
         Err(image_gone_error(change, "its pre-image was modified"))
     }

@@ -11,7 +11,7 @@ use ringfence_kernel::{CallContext, ToolError};
 
 use crate::journal::state::{FileState, FileStateKind};
 use crate::mount::Mount;
-use crate::mount::node_source::NodeSource;
+use crate::mount::node_source::FileEntryLocation;
 use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents};
 use crate::undo::apply::UndoPlan;
@@ -38,7 +38,7 @@ enum UndoPreviewItem {
 #[derive(Debug)]
 struct UndoPreviewSide {
     state: FileState,
-    source: NodeSource,
+    source: FileEntryLocation,
 }
 
 impl UndoPreviewSide {

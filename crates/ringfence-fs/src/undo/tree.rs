@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
 use crate::mount::Mount;
-use crate::mount::node_source::NodeSource;
+use crate::mount::node_source::FileEntryLocation;
 use crate::path::relative::{join, relative_to, split};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
@@ -29,7 +29,7 @@ pub(crate) struct VirtualTree<'a> {
 
 /// Identity of an entry, unknown for one that is not made yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum NodeIdentity {
+pub(crate) enum TreeNodeIdentity {
     Existing(FileIdentity),
     Scratch(usize),
 }
@@ -38,8 +38,8 @@ pub(crate) enum NodeIdentity {
 #[derive(Clone, Debug)]
 pub(crate) struct TreeNode {
     pub(crate) state: FileState,
-    pub(crate) identity: NodeIdentity,
-    pub(crate) source: NodeSource,
+    pub(crate) identity: TreeNodeIdentity,
+    pub(crate) source: FileEntryLocation,
 }
 
 /// An edit of the virtual tree.
@@ -49,10 +49,10 @@ pub(crate) enum TreeEdit {
     Move { from: Vec<u8>, to: Vec<u8> },
 }
 
-enum NodeLocation {
+enum TreeNodeLookup {
     Missing,
     Resolved(Box<TreeNode>),
-    OnDisk(NodeSource),
+    OnDisk(FileEntryLocation),
 }
 
 impl<'a> VirtualTree<'a> {
@@ -88,43 +88,43 @@ impl<'a> VirtualTree<'a> {
     }
 
     /// Present location of the entry that would be at a path.
-    fn locate(&self, path: &[u8]) -> NodeLocation {
+    fn locate(&self, path: &[u8]) -> TreeNodeLookup {
         let mut path = path.to_vec();
         let end = if self.has_moves { self.edits.len() } else { self.last_set(&path).map_or(0, |last| last + 1) };
         for stroke in self.edits[..end].iter().rev() {
             match stroke {
                 TreeEdit::Set { path: at, thing } => match (relative_to(&path, at), thing) {
                     (None, _) => {}
-                    (Some(_), None) => return NodeLocation::Missing,
-                    (Some(b""), Some(thing)) => return NodeLocation::Resolved(Box::new(thing.clone())),
-                    (Some(rest), Some(thing)) => return NodeLocation::OnDisk(thing.source.join(rest)),
+                    (Some(_), None) => return TreeNodeLookup::Missing,
+                    (Some(b""), Some(thing)) => return TreeNodeLookup::Resolved(Box::new(thing.clone())),
+                    (Some(rest), Some(thing)) => return TreeNodeLookup::OnDisk(thing.source.join(rest)),
                 },
                 TreeEdit::Move { from, to } => {
                     if let Some(rest) = relative_to(&path, to) {
                         path = join(from, rest);
                     } else if relative_to(&path, from).is_some() {
-                        return NodeLocation::Missing;
+                        return TreeNodeLookup::Missing;
                     }
                 }
             }
         }
-        NodeLocation::OnDisk(NodeSource::Disk(path))
+        TreeNodeLookup::OnDisk(FileEntryLocation::Disk(path))
     }
 
     /// The entry that would be at a path.
     pub(crate) fn node(&self, path: &[u8], how: FileStateDepth) -> Result<Option<TreeNode>, ToolError> {
         let source = match self.locate(path) {
-            NodeLocation::Missing => return Ok(None),
-            NodeLocation::Resolved(thing) if thing.state.kind != FileStateKind::Directory => return Ok(Some(*thing)),
+            TreeNodeLookup::Missing => return Ok(None),
+            TreeNodeLookup::Resolved(thing) if thing.state.kind != FileStateKind::Directory => return Ok(Some(*thing)),
             // How closely it has to be looked at is another question each time.
-            NodeLocation::Resolved(thing) => thing.source,
-            NodeLocation::OnDisk(source) => source,
+            TreeNodeLookup::Resolved(thing) => thing.source,
+            TreeNodeLookup::OnDisk(source) => source,
         };
         let Some((parent, name)) = source.open_parent(self.mount) else { return Ok(None) };
         let state = FileState::read_at(self.mount, parent.as_fd(), &name, how, self.cx)?;
         Ok(state.map(|state| {
             let known = FileIdentity::from_state(&state, FileRef { fd: parent.as_fd(), name: &name });
-            TreeNode { identity: NodeIdentity::Existing(known), state, source }
+            TreeNode { identity: TreeNodeIdentity::Existing(known), state, source }
         }))
     }
 
@@ -162,7 +162,7 @@ impl<'a> VirtualTree<'a> {
     }
 }
 
-pub(crate) fn open_source(mount: &Mount, source: &NodeSource, shown: &str) -> Result<OwnedFd, ToolError> {
+pub(crate) fn open_source(mount: &Mount, source: &FileEntryLocation, shown: &str) -> Result<OwnedFd, ToolError> {
     let (parent, name) = source.open_parent(mount).ok_or_else(|| changed_error(shown))?;
     mount.open_at(parent.as_fd(), &name, OFlags::RDONLY).map_err(|errno| errno_error(errno, shown))
 }

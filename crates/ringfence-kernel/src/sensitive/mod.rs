@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use unicode_normalization::UnicodeNormalization as _;
 
 use secrets::{PUBLIC, SECRET_FILES, SECRETS, strip_backup_suffix};
-use settings::{AGENTS, ActingProgram, ActingScope, INERT, PACKAGES, PROGRAMS};
+use settings::{AGENTS, INERT, PACKAGES, PROGRAMS, ProgramSettingsFiles, SettingsLookupScope};
 
 /// Sensitivity of a name. It can be both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -70,7 +70,8 @@ pub fn acting_program(path: &str) -> Option<&'static str> {
 pub fn settings_through_link(path: &str) -> Option<&'static str> {
     let above = path.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
     let names: Vec<Cow<'_, str>> = path.split('/').filter(|part| !part.is_empty()).map(fold).collect();
-    let is_here = |program: &&ActingProgram| program.scope == ActingScope::Anywhere || !is_below_packages(above);
+    let is_here =
+        |program: &&ProgramSettingsFiles| program.scope == SettingsLookupScope::Anywhere || !is_below_packages(above);
     let rest = |row: &'static str| {
         let is_end = |start: &str| {
             let mut last = names.iter().rev();
@@ -92,7 +93,7 @@ pub fn original_names(name: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn acting_programs() -> impl Iterator<Item = &'static ActingProgram> {
+fn acting_programs() -> impl Iterator<Item = &'static ProgramSettingsFiles> {
     PROGRAMS.iter().chain(AGENTS)
 }
 
@@ -101,15 +102,15 @@ const MAX_ROW_COMPONENTS: usize = 3;
 
 /// The rows for a path.
 #[derive(Default)]
-struct NameFindings {
+struct SensitiveNameFindings {
     sensitivity: Sensitivity,
     program: Option<&'static str>,
 }
 
 /// Looks up the names of `last`, which are the last ones of `path`.
-fn lookup_names(path: &str, last: &str) -> NameFindings {
+fn lookup_names(path: &str, last: &str) -> SensitiveNameFindings {
     static TABLES: LazyLock<SensitiveNameTables> = LazyLock::new(SensitiveNameTables::new);
-    let mut found = NameFindings::default();
+    let mut found = SensitiveNameFindings::default();
     let mut above = [Cow::Borrowed(""), Cow::Borrowed("")];
     let mut start = path.len() - last.len();
     for part in last.split('/') {
@@ -139,23 +140,23 @@ fn is_below_packages(directory: &str) -> bool {
 }
 
 /// Tables that have a row for a name, as flags.
-type RowKinds = u8;
-const SECRET: RowKinds = 1;
-const IS_PUBLIC: RowKinds = 2;
-const ANYWHERE: RowKinds = 4;
-const PROJECT_ROOT: RowKinds = 8;
-const SECRET_FILE: RowKinds = 16;
-const PROJECT_ROOT_UNLESS_INERT: RowKinds = 32;
-const IS_INERT: RowKinds = 64;
+type SensitiveNameKinds = u8;
+const SECRET: SensitiveNameKinds = 1;
+const IS_PUBLIC: SensitiveNameKinds = 2;
+const ANYWHERE: SensitiveNameKinds = 4;
+const PROJECT_ROOT: SensitiveNameKinds = 8;
+const SECRET_FILE: SensitiveNameKinds = 16;
+const PROJECT_ROOT_UNLESS_INERT: SensitiveNameKinds = 32;
+const IS_INERT: SensitiveNameKinds = 64;
 
 /// The verdict of one or more rows.
 #[derive(Clone, Copy, Default)]
-struct RowMatch {
-    kinds: RowKinds,
+struct SensitiveNameMatch {
+    kinds: SensitiveNameKinds,
     program: Option<&'static str>,
 }
 
-impl RowMatch {
+impl SensitiveNameMatch {
     fn add(&mut self, other: Self) {
         self.kinds |= other.kinds;
         self.program = self.program.or(other.program);
@@ -164,26 +165,26 @@ impl RowMatch {
 
 /// The tables, made ready to be asked often: one look tells what all of them say to a name.
 struct SensitiveNameTables {
-    by_name: HashMap<&'static str, NameRows>,
+    by_name: HashMap<&'static str, SensitiveNameRows>,
     /// For each first letter, the lengths of the names above that begin with it, as a bit set.
     lengths: [u64; 256],
     /// `*.extension`.
-    by_extension: HashMap<&'static str, RowMatch>,
+    by_extension: HashMap<&'static str, SensitiveNameMatch>,
     /// Every other row with a `*`, by what stands before, between and after: those that begin with a letter by that, the
     /// others by the letter that they end in. A deep tree asks about very many names.
-    wildcard_by_first: [Vec<WildcardRow>; 256],
-    wildcard_by_last: [Vec<WildcardRow>; 256],
+    wildcard_by_first: [Vec<SensitiveNameWildcard>; 256],
+    wildcard_by_last: [Vec<SensitiveNameWildcard>; 256],
     /// Rows with a `*` in a directory of this name.
-    wildcard_by_directory: HashMap<&'static str, Vec<WildcardRow>>,
+    wildcard_by_directory: HashMap<&'static str, Vec<SensitiveNameWildcard>>,
 }
 
-type WildcardRow = (Vec<&'static str>, RowMatch);
+type SensitiveNameWildcard = (Vec<&'static str>, SensitiveNameMatch);
 
 #[derive(Default)]
-struct NameRows {
-    anywhere: RowMatch,
+struct SensitiveNameRows {
+    anywhere: SensitiveNameMatch,
     /// Below directories of these names, the nearest last.
-    nested: Vec<(Vec<&'static str>, RowMatch)>,
+    nested: Vec<(Vec<&'static str>, SensitiveNameMatch)>,
 }
 
 impl SensitiveNameTables {
@@ -198,20 +199,23 @@ impl SensitiveNameTables {
         };
         let rows = [(SECRETS, SECRET), (SECRET_FILES, SECRET_FILE), (PUBLIC, IS_PUBLIC | IS_INERT), (INERT, IS_INERT)];
         for (rows, kinds) in rows {
-            rows.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: None }));
+            rows.iter().for_each(|row| tables.add(row, SensitiveNameMatch { kinds, program: None }));
         }
         for program in acting_programs() {
             let kinds = match program.scope {
-                ActingScope::Anywhere => ANYWHERE,
-                ActingScope::ProjectRoot => PROJECT_ROOT,
-                ActingScope::ProjectRootUnlessInert => PROJECT_ROOT_UNLESS_INERT,
+                SettingsLookupScope::Anywhere => ANYWHERE,
+                SettingsLookupScope::ProjectRoot => PROJECT_ROOT,
+                SettingsLookupScope::ProjectRootUnlessInert => PROJECT_ROOT_UNLESS_INERT,
             };
-            program.names.iter().for_each(|row| tables.add(row, RowMatch { kinds, program: Some(program.name) }));
+            program
+                .names
+                .iter()
+                .for_each(|row| tables.add(row, SensitiveNameMatch { kinds, program: Some(program.name) }));
         }
         tables
     }
 
-    fn add(&mut self, row: &'static str, matched: RowMatch) {
+    fn add(&mut self, row: &'static str, matched: SensitiveNameMatch) {
         let name = row.rsplit_once('/').map_or(row, |(_, name)| name);
         self.lengths[usize::from(first_letter(name))] |= length_bit(name);
         let plain_extension = |row: &'static str| row.strip_prefix("*.").filter(|rest| !rest.contains(['.', '*']));
@@ -237,7 +241,7 @@ impl SensitiveNameTables {
     }
 
     /// Looks up a name below two directories. A backup is looked up by its original name, too.
-    fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
+    fn lookup(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> SensitiveNameMatch {
         let mut matched = self.lookup_name([far, near, name]);
         for original in original_names(name) {
             matched.kinds |= self.lookup_name([far, near, original]).kinds & (SECRET | SECRET_FILE | IS_PUBLIC);
@@ -245,10 +249,10 @@ impl SensitiveNameTables {
         matched
     }
 
-    fn lookup_name(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> RowMatch {
-        let mut matched = RowMatch::default();
+    fn lookup_name(&self, [far, near, name]: [&str; MAX_ROW_COMPONENTS]) -> SensitiveNameMatch {
+        let mut matched = SensitiveNameMatch::default();
         let may_be_known = self.lengths[usize::from(first_letter(name))] & length_bit(name) != 0;
-        if let Some(NameRows { anywhere, nested }) = may_be_known.then(|| self.by_name.get(name)).flatten() {
+        if let Some(SensitiveNameRows { anywhere, nested }) = may_be_known.then(|| self.by_name.get(name)).flatten() {
             matched.add(*anywhere);
             for (above, row) in nested {
                 let fits = match above.as_slice() {

@@ -12,7 +12,7 @@
 
 /// The directories in which a program looks for its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ActingScope {
+pub(super) enum SettingsLookupScope {
     /// In any directory, or in every directory that its user enters.
     Anywhere,
     /// At the root of a project. A project that was installed or vendored as a package is not worked on: its own files
@@ -24,9 +24,9 @@ pub(super) enum ActingScope {
 
 /// A program, and what it acts on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ActingProgram {
+pub(super) struct ProgramSettingsFiles {
     pub(super) name: &'static str,
-    pub(super) scope: ActingScope,
+    pub(super) scope: SettingsLookupScope,
     pub(super) names: &'static [&'static str],
 }
 
@@ -47,16 +47,16 @@ pub(super) const PACKAGES: &[&str] = &[
     "carthage",
 ];
 
-const fn anywhere(name: &'static str, names: &'static [&'static str]) -> ActingProgram {
-    ActingProgram { name, scope: ActingScope::Anywhere, names }
+const fn anywhere(name: &'static str, names: &'static [&'static str]) -> ProgramSettingsFiles {
+    ProgramSettingsFiles { name, scope: SettingsLookupScope::Anywhere, names }
 }
 
-const fn at_root(name: &'static str, names: &'static [&'static str]) -> ActingProgram {
-    ActingProgram { name, scope: ActingScope::ProjectRoot, names }
+const fn at_root(name: &'static str, names: &'static [&'static str]) -> ProgramSettingsFiles {
+    ProgramSettingsFiles { name, scope: SettingsLookupScope::ProjectRoot, names }
 }
 
-const fn at_root_unless_inert(name: &'static str, names: &'static [&'static str]) -> ActingProgram {
-    ActingProgram { name, scope: ActingScope::ProjectRootUnlessInert, names }
+const fn at_root_unless_inert(name: &'static str, names: &'static [&'static str]) -> ProgramSettingsFiles {
+    ProgramSettingsFiles { name, scope: SettingsLookupScope::ProjectRootUnlessInert, names }
 }
 
 /// Names that a row for a whole directory or a whole family of names matches, and that no program takes anything from.
@@ -85,9 +85,9 @@ pub(super) const INERT: &[&str] = &[
 /// script that it runs, its rules and instructions.
 macro_rules! named_after {
     ($($program:literal: $($word:literal),+;)+) => {
-        &[$(ActingProgram {
+        &[$(ProgramSettingsFiles {
             name: $program,
-            scope: ActingScope::Anywhere,
+            scope: SettingsLookupScope::Anywhere,
             names: &[$(
                 concat!(".", $word),
                 concat!(".config/", $word),
@@ -110,7 +110,7 @@ macro_rules! named_after {
 }
 
 /// Agents and editors. What else they act on is in `PROGRAMS`.
-pub(super) const AGENTS: &[ActingProgram] = named_after! {
+pub(super) const AGENTS: &[ProgramSettingsFiles] = named_after! {
     "Ringfence": "ringfence";
     "every agent": "agent", "agents";
     "Aider": "aider";
@@ -169,7 +169,7 @@ pub(super) const AGENTS: &[ActingProgram] = named_after! {
     "Zed": "zed";
 };
 
-pub(super) const PROGRAMS: &[ActingProgram] = &[
+pub(super) const PROGRAMS: &[ProgramSettingsFiles] = &[
     // Ours.
     anywhere("Ringfence", &[".ringfence", "ringfence.toml"]),
     // Agents: commands, servers, permissions, hooks and instructions.

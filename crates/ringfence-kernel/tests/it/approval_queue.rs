@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{
     ApprovalInbox, ApprovalResponse, ApprovalStore, Assurance, AuthScope, CallLimits, Dialect, ErrorKind, GrantedRules,
-    InboxError, LayeredRules, MemoryStore, Preset, Principal,
+    InMemoryApprovalStore, InboxError, LayeredRules, Preset, Principal,
 };
 use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, decision_by_person, deny};
 use serde_json::json;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{HookedStore, HostSetup, TestHost, ToolScript, assert_error, reply_json};
 
 fn memory_store() -> Arc<dyn ApprovalStore> {
-    Arc::new(MemoryStore::default())
+    Arc::new(InMemoryApprovalStore::default())
 }
 
 fn response(approved: bool) -> ApprovalResponse {

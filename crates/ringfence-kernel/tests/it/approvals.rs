@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    Approval, ApprovalDecision, ApprovalStore, Assurance, CallLimits, Dialect, ErrorKind, HostError, MemoryStore,
-    Principal, StoreError,
+    Approval, ApprovalDecision, ApprovalStore, Assurance, CallLimits, Dialect, ErrorKind, HostError,
+    InMemoryApprovalStore, Principal, StoreError,
 };
 use ringfence_testkit::approver::{approve, approve_with_changes, deny};
 use serde_json::{Value, json};
@@ -191,7 +191,7 @@ async fn a_yes_that_comes_too_late_or_to_nothing_is_a_no() {
         HostSetup { limits: late, ..HostSetup::with_answers([deny()]) }.build().call(&json!({"path": "ask"})).await;
     assert!(reply.text.contains("I do not like it"), "{}", reply.text);
     // The request is removed just before the answer.
-    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+    let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
     let inside = Arc::clone(&store);
     let hooked = HookedStore::new(&store, move |step| match step {
         "answer" => inside.pending(SystemTime::now())?.iter().try_for_each(|request| inside.close_request(&request.id)),
@@ -255,7 +255,7 @@ async fn every_answer_takes_its_request_out_of_the_store() {
 #[tokio::test]
 async fn a_request_that_cannot_be_taken_out_of_the_store_ends_the_run() {
     for answer in [approve(), deny()] {
-        let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+        let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
         let hooked = HookedStore::new(&store, |step| match step {
             "close_request" => Err(StoreError(std::io::Error::other("the disk is gone"))),
             _ => Ok(()),

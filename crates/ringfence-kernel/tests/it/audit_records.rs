@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    ApprovalStore, ErrorKind, HostError, InboxError, MemoryStore, PolicyAction, Principal, StoreError, ToolError,
+    ApprovalStore, ErrorKind, HostError, InMemoryApprovalStore, InboxError, PolicyAction, Principal, StoreError,
+    ToolError,
 };
 use ringfence_testkit::approver::deny;
 use ringfence_testkit::audit_trace::AuditTrace;
@@ -134,7 +135,7 @@ async fn an_end_that_cannot_be_recorded_ends_the_run() {
 
 /// A store that is gone.
 fn lost_store() -> Box<HookedStore> {
-    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+    let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
     HookedStore::new(&store, |_| Err(StoreError(std::io::Error::other("gone"))))
 }
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, ChangeGroup, Dialect, ErrorKind, FollowUpPlan, Host,
-    HostConfig, KeepDecision, NextPhase, PhasedTool, Policy, PolicyAction, PolicyRequest, PolicyResource, Preset,
-    Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, Ticket, Tool,
-    ToolBinding, ToolCall, ToolError, ToolPlan, ToolRegistry, ToolReply, Verdict,
+    ApprovalDecision, ApprovalResponse, CODE_MOUNT, CallContext, ChangeGroup, ChangeGroupDecision, Dialect, ErrorKind,
+    FollowUpPlan, Host, HostConfig, PhasedTool, Policy, PolicyAction, PolicyRequest, PolicyResource, Preset, Preview,
+    Principal, ProgressListener, ProgressUpdate, ResourceAccess, ReviewRequirement, Session, Ticket, Tool, ToolBinding,
+    ToolCall, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry, ToolReply, Verdict,
 };
 use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, decision_by_person, deny};
 use ringfence_testkit::audit_trace::AuditTrace;
@@ -33,7 +33,7 @@ struct Args {
 #[derive(Debug)]
 enum TestProgramWork {
     Start(Args),
-    Keep(Args, Vec<KeepDecision>),
+    Keep(Args, Vec<ChangeGroupDecision>),
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -68,7 +68,8 @@ impl PhasedTool for TestProgramTool {
         match work {
             TestProgramWork::Start(args) => Ok(Preview::new(&format!("keep `{}`", args.path), "f")),
             TestProgramWork::Keep(args, decided) => {
-                let asked = args.path.split('+').zip(decided).filter(|(_, decision)| **decision == KeepDecision::Ask);
+                let asked =
+                    args.path.split('+').zip(decided).filter(|(_, decision)| **decision == ChangeGroupDecision::Ask);
                 let paths: Vec<&str> = asked.map(|(path, _)| path).collect();
                 Ok(Preview::new(&format!("keep `{}`", paths.join("+")), "f"))
             }
@@ -79,7 +80,7 @@ impl PhasedTool for TestProgramTool {
         &self,
         work: TestProgramWork,
         ticket: &Ticket<'_>,
-    ) -> Result<NextPhase<TestProgramOutcome, TestProgramWork>, ToolError> {
+    ) -> Result<ToolPhaseResult<TestProgramOutcome, TestProgramWork>, ToolError> {
         let cx = ticket.context();
         let (committed, left) = match work {
             TestProgramWork::Start(args) => {
@@ -100,9 +101,9 @@ impl PhasedTool for TestProgramTool {
                 paths
                     .filter(|(_, path)| path.starts_with("late"))
                     .for_each(|(group, _)| ticket.withhold(group, ToolError::new(ErrorKind::Conflict, "late")));
-                assert!(decided.contains(&KeepDecision::Keep) && !decided.contains(&KeepDecision::Ask));
-                let reason = |decision: &KeepDecision| match decision {
-                    KeepDecision::Refuse(error) => Some(error.message.clone()),
+                assert!(decided.contains(&ChangeGroupDecision::Keep) && !decided.contains(&ChangeGroupDecision::Ask));
+                let reason = |decision: &ChangeGroupDecision| match decision {
+                    ChangeGroupDecision::Refuse(error) => Some(error.message.clone()),
                     _ => None,
                 };
                 self.refused.lock().unwrap().extend(decided.iter().filter_map(reason));
@@ -117,9 +118,9 @@ impl PhasedTool for TestProgramTool {
                     refusal: path.starts_with("pipe").then(|| ToolError::new(ErrorKind::WrongType, "a pipe")),
                 };
                 let groups = args.path.split('+').map(group).collect();
-                NextPhase::FollowUp(FollowUpPlan { groups, prepared: TestProgramWork::Keep(args, Vec::new()) })
+                ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: TestProgramWork::Keep(args, Vec::new()) })
             }
-            _ => NextPhase::Done(outcome),
+            _ => ToolPhaseResult::Done(outcome),
         })
     }
 
@@ -127,7 +128,7 @@ impl PhasedTool for TestProgramTool {
         matches!(work, TestProgramWork::Keep(args, _) if args.review).then_some(ReviewRequirement::REQUESTED_BY_CALLER)
     }
 
-    fn reconcile(&self, work: &mut TestProgramWork, wanted: Vec<KeepDecision>) -> Vec<KeepDecision> {
+    fn reconcile(&self, work: &mut TestProgramWork, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         if let TestProgramWork::Keep(_, decided) = work {
             decided.clone_from(&wanted);
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    ApprovalResponse, ApprovalStore, Assurance, Decision, ErrorKind, GRANT_LIFETIME, GrantedRules, LayeredRules,
-    MemoryStore, PolicyLayer, PolicyRule, Preset, Principal, Taint,
+    ApprovalResponse, ApprovalStore, Assurance, Decision, ErrorKind, GRANT_LIFETIME, GrantedRules,
+    InMemoryApprovalStore, LayeredRules, PolicyLayer, PolicyRule, Preset, Principal, Taint,
 };
 use ringfence_testkit::approver::{ScriptedApprover, decision_by_person, deny};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ fn setup(store: &Arc<dyn ApprovalStore>, rules: LayeredRules) -> HostSetup {
 }
 
 fn memory_store() -> Arc<dyn ApprovalStore> {
-    Arc::new(MemoryStore::default())
+    Arc::new(InMemoryApprovalStore::default())
 }
 
 /// A host under the preset `ask`, with an approver that answers so.

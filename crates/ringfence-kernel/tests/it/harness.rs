@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    AnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, Assurance, CallContext, CallLimits,
-    Decision, DenialStreak, Dialect, ErrorKind, Grant, Host, HostConfig, HostError, MemoryStore, NET_MOUNT, Policy,
-    PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preview, PreviewBody, Principal, ResourceAccess, Session,
-    SessionTaint, StoreError, SuspendLifetime, Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolPlan, ToolRegistry,
-    ToolReply, Verdict,
+    ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, Assurance, CallContext,
+    CallLimits, Decision, DenialStreak, Dialect, ErrorKind, Grant, Host, HostConfig, HostError, InMemoryApprovalStore,
+    NET_MOUNT, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preview, PreviewBody, Principal,
+    ResourceAccess, Session, SessionTaint, StoreError, SuspendLifetime, Ticket, Tool, ToolBinding, ToolCall, ToolError,
+    ToolPlan, ToolRegistry, ToolReply, Verdict,
 };
 use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::audit_trace::AuditTrace;
@@ -189,7 +189,12 @@ impl ApprovalStore for HookedStore {
         self.store.pending(now)
     }
 
-    fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError> {
+    fn answer(
+        &self,
+        id: &str,
+        answered: &ApprovalDecision,
+        now: SystemTime,
+    ) -> Result<ApprovalAnswerStatus, StoreError> {
         (self.before)("answer")?;
         self.store.answer(id, answered, now)
     }
@@ -285,7 +290,7 @@ impl Default for HostSetup {
             non_blocking: false,
             approver: ScriptedApprover::default(),
             trace: AuditTrace::default(),
-            store: Box::new(MemoryStore::default()),
+            store: Box::new(InMemoryApprovalStore::default()),
             principal: Principal::agent("test"),
             session: "test",
             taint: SessionTaint::default(),

@@ -1,15 +1,15 @@
 //! The in-memory store, and the approval inbox in front of it.
 
 use ringfence_kernel::{
-    ApprovalInbox, ApprovalResponse, ApprovalStore as _, Assurance, AuthScope, Grant, InboxError, MemoryStore,
-    Principal, RuleText,
+    ApprovalInbox, ApprovalResponse, ApprovalStore as _, Assurance, AuthScope, Grant, InMemoryApprovalStore,
+    InboxError, Principal, RuleText,
 };
 use ringfence_testkit::store_suite::{at, check, request};
 use serde_json::json;
 
 #[test]
 fn the_store_in_memory_keeps_what_every_store_promises() {
-    check(&MemoryStore::default());
+    check(&InMemoryApprovalStore::default());
 }
 
 fn yes() -> ApprovalResponse {
@@ -18,7 +18,7 @@ fn yes() -> ApprovalResponse {
 
 #[test]
 fn an_agent_sees_and_answers_no_request_and_revokes_no_grant() {
-    let store = MemoryStore::default();
+    let store = InMemoryApprovalStore::default();
     store.open_request(&request("a", 0)).unwrap();
     let agent = Principal::agent("another agent");
     let inbox = ApprovalInbox { store: &store, principal: &agent };
@@ -35,7 +35,7 @@ fn an_agent_sees_and_answers_no_request_and_revokes_no_grant() {
 
 #[test]
 fn a_principal_who_may_approve_sees_the_named_request() {
-    let store = MemoryStore::default();
+    let store = InMemoryApprovalStore::default();
     let person = Principal::person("ann");
     let inbox = ApprovalInbox { store: &store, principal: &person };
     assert!(matches!(inbox.request("a", at(1)), Err(InboxError::UnknownRequest(_))));
@@ -51,7 +51,7 @@ fn a_principal_who_may_approve_sees_the_named_request() {
 
 #[test]
 fn a_principal_cannot_answer_its_own_request_whatever_its_scopes() {
-    let store = MemoryStore::default();
+    let store = InMemoryApprovalStore::default();
     store.open_request(&request("a", 0)).unwrap();
     let own = Principal { name: "the agent".to_owned(), scopes: [AuthScope::Call, AuthScope::Approve].into() };
     let answer = ApprovalInbox { store: &store, principal: &own }.answer("a", yes(), Assurance::Person, at(1));
@@ -61,7 +61,7 @@ fn a_principal_cannot_answer_its_own_request_whatever_its_scopes() {
 
 #[test]
 fn an_answer_that_could_not_count_leaves_the_request_to_others() {
-    let store = MemoryStore::default();
+    let store = InMemoryApprovalStore::default();
     let person = Principal::person("ann");
     let inbox = ApprovalInbox { store: &store, principal: &person };
     let secret =
@@ -86,7 +86,7 @@ fn an_answer_that_could_not_count_leaves_the_request_to_others() {
 
 #[test]
 fn an_administrator_lists_and_revokes_grants() {
-    let store = MemoryStore::default();
+    let store = InMemoryApprovalStore::default();
     let rule = RuleText { decision: "allow".to_owned(), ..RuleText::default() };
     let text = || String::new();
     let grant = Grant { id: "g".to_owned(), rule, directory: text(), by: text(), since: at(0), until: at(9) };

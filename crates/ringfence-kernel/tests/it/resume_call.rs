@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringfence_kernel::{
-    Approval, ApprovalDecision, ApprovalResponse, ApprovalStore, Assurance, ErrorKind, MemoryStore, Principal,
-    ResumeRequest, SuspendedCall, ToolCall, ToolReply,
+    Approval, ApprovalDecision, ApprovalResponse, ApprovalStore, Assurance, ErrorKind, InMemoryApprovalStore,
+    Principal, ResumeRequest, SuspendedCall, ToolCall, ToolReply,
 };
 use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{HookedStore, HostSetup, TestHost, assert_error, reply_json};
 
 fn deferring_host() -> TestHost {
-    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+    let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
     let approver = ScriptedApprover::deferring();
     HostSetup { approver, store: HookedStore::shared(&store), ..HostSetup::default() }.build()
 }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    ApprovalResponse, ApprovalStore, Assurance, CallLimits, Decision, Dialect, DraftOutcome, ErrorKind, InboxError,
-    MemoryStore, Policy, PolicyLayer, PolicyRequest, Principal, ResourceAccess, SuspendedCall, ToolReply, Verdict,
+    ApprovalResponse, ApprovalStore, Assurance, CallLimits, Decision, Dialect, DraftOutcome, ErrorKind,
+    InMemoryApprovalStore, InboxError, Policy, PolicyLayer, PolicyRequest, Principal, ResourceAccess, SuspendedCall,
+    ToolReply, Verdict,
 };
 use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{HookedStore, HostSetup, TestHost, ToolScript, assert_error, reply_json};
 
 fn memory_store() -> Arc<dyn ApprovalStore> {
-    Arc::new(MemoryStore::default())
+    Arc::new(InMemoryApprovalStore::default())
 }
 
 /// A host whose approver defers every request.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    ApprovalDecision, ApprovalRequest, ApprovalStore, ErrorKind, LayeredRules, MemoryStore, Policy, PolicyLayer,
-    PolicyRequest, PolicyRule, Preset, ResourceAccess, SessionTaint, Taint, ToolError, Verdict,
+    ApprovalDecision, ApprovalRequest, ApprovalStore, ErrorKind, InMemoryApprovalStore, LayeredRules, Policy,
+    PolicyLayer, PolicyRequest, PolicyRule, Preset, ResourceAccess, SessionTaint, Taint, ToolError, Verdict,
 };
 use ringfence_testkit::approver::{ScriptedApprover, approve, approve_with_changes, deny};
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ fn host_tainted_while_asking(answers: impl IntoIterator<Item = ApprovalDecision>
     let taint = SessionTaint::default();
     taint.add(Taint::SawUntrusted);
     let raised = taint.clone();
-    let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+    let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
     // While the store opens the first request, another call reads a secret.
     let store = HookedStore::new(&store, move |step| {
         if step == "open_request" {
@@ -177,7 +177,7 @@ async fn a_yes_with_other_arguments_is_asked_again_when_the_session_went_on_mean
 #[tokio::test]
 async fn a_call_that_an_earlier_version_suspended_is_resumed_by_the_old_name_of_its_rule() {
     for (stored, error) in [("taint combination", None), ("third bit", None), ("secret", Some(ErrorKind::Conflict))] {
-        let store: Arc<dyn ApprovalStore> = Arc::new(MemoryStore::default());
+        let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
         let approver = ScriptedApprover::deferring();
         let host = HostSetup { approver, store: HookedStore::shared(&store), ..allowing_setup() }.build();
         for taint in [Taint::ReadSecret, Taint::SawUntrusted] {

@@ -20,7 +20,7 @@ use ringfence_sandbox::{
 use ringfence_testkit::executable::copy_executable;
 use ringfence_testkit::patience::PATIENCE;
 use ringfence_testkit::requirement::{Requirement, skip_without};
-use ringfence_testkit::subprocess::{TestStage, run_test};
+use ringfence_testkit::subprocess::{TestBinaryDir, run_test};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
@@ -120,7 +120,7 @@ pub(crate) fn without_namespaces(name: &str, test: impl FnOnce()) {
 
 /// By another program, with its first words.
 fn rerun_through(name: &str, user: u32, by: &[&str]) {
-    let stage = TestStage::new();
+    let stage = TestBinaryDir::new();
     copy_executable(&program(), &stage.path().join("ringfence-jail"));
     let mut words = by.iter().map(Path::new).chain([stage.binary()]);
     let mut command = Command::new(words.next().unwrap());

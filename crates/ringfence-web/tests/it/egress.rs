@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ringfence_kernel::{CallContext, CallLimits, CommitState, Dialect, Egress as _, EgressChannel, IoMode};
+use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, Egress as _, EgressChannel, IoMode};
 use ringfence_web::{EgressProxy, PrivateHosts, TlsTrust, WebConnector};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustls::pki_types::ServerName;
@@ -40,7 +40,7 @@ fn names() -> ScriptedResolver {
 
 fn open(names: &ScriptedResolver, private: &[String], hosts: &[String]) -> Result<Box<dyn EgressChannel>, String> {
     let net = WebConnector::new(Arc::new(names.clone()), PrivateHosts::parse(private).unwrap(), TlsTrust::System);
-    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     EgressProxy::new(Arc::new(net)).open(hosts, &cx).map_err(|error| error.message)
 }
@@ -56,7 +56,7 @@ fn jail(names: &ScriptedResolver, private: &[String], hosts: &[String]) -> Proxy
     let (log, over) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
     let (kept, ends) = (Arc::clone(&log), Arc::clone(&over));
     std::thread::spawn(move || {
-        let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+        let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
         let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
         while !ends.load(Ordering::SeqCst) {
             match way.next_attempt() {

@@ -64,17 +64,17 @@ struct RawAcpMessage {
 
 /// The client, for notifications and requests.
 #[derive(Clone, Debug)]
-pub(super) struct AcpClient(Arc<AcpClientInner>);
+pub(super) struct AcpClientConnection(Arc<AcpClientConnectionInner>);
 
-struct AcpClientInner {
+struct AcpClientConnectionInner {
     output: Mutex<Box<dyn Write + Send>>,
     pending: Mutex<AcpPendingRequests>,
     closed: CancellationToken,
 }
 
-impl fmt::Debug for AcpClientInner {
+impl fmt::Debug for AcpClientConnectionInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AcpClientInner")
+        f.write_str("AcpClientConnectionInner")
     }
 }
 
@@ -85,10 +85,10 @@ struct AcpPendingRequests {
     waiting: HashMap<u64, oneshot::Sender<Option<Value>>>,
 }
 
-impl AcpClient {
+impl AcpClientConnection {
     /// `gone` is cancelled when nothing can be written any more.
     pub(super) fn new(output: Box<dyn Write + Send>, gone: CancellationToken) -> Self {
-        Self(Arc::new(AcpClientInner { output: Mutex::new(output), pending: Mutex::default(), closed: gone }))
+        Self(Arc::new(AcpClientConnectionInner { output: Mutex::new(output), pending: Mutex::default(), closed: gone }))
     }
 
     pub(super) fn notify(&self, method: &str, params: &Value) {
@@ -168,7 +168,7 @@ impl AcpClient {
 
 /// A question on the client's screen.
 struct AcpPendingRequest<'a> {
-    client: &'a AcpClient,
+    client: &'a AcpClientConnection,
     id: u64,
 }
 
@@ -183,7 +183,7 @@ impl Drop for AcpPendingRequest<'_> {
 /// The one answer that a request gets.
 #[derive(Debug)]
 pub(super) struct AcpResponder {
-    client: AcpClient,
+    client: AcpClientConnection,
     id: Option<Value>,
 }
 

@@ -7,13 +7,13 @@ use ringfence_fuzz::FuzzTarget;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::acp::connection::{AcpClient, AcpMessage, spawn_line_reader};
+use crate::acp::connection::{AcpClientConnection, AcpMessage, spawn_line_reader};
 
 /// Captured output to the editor.
 #[derive(Clone, Default)]
-struct AcpOutputBuffer(Arc<Mutex<Vec<u8>>>);
+struct CapturedAcpOutput(Arc<Mutex<Vec<u8>>>);
 
-impl Write for AcpOutputBuffer {
+impl Write for CapturedAcpOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -43,8 +43,8 @@ fn every_request_gets_one_response() {
             "\\u0061",
         ])
         .check(|bytes| {
-            let kept = AcpOutputBuffer::default();
-            let client = AcpClient::new(Box::new(kept.clone()), CancellationToken::new());
+            let kept = CapturedAcpOutput::default();
+            let client = AcpClientConnection::new(Box::new(kept.clone()), CancellationToken::new());
             let mut input = spawn_line_reader(Box::new(Cursor::new(bytes.to_vec()))).unwrap();
             let (mut heard, mut silent, mut asked) = (0_usize, 0_usize, Vec::new());
             while let Some(line) = input.blocking_recv() {

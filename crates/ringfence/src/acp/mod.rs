@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::connection::{AcpClient, spawn_line_reader};
+use self::connection::{AcpClientConnection, spawn_line_reader};
 use self::server::AcpServer;
 use crate::agent::{AgentError, ModelOptions};
 use crate::config::{AppSettings, Environment};
@@ -69,7 +69,7 @@ pub(crate) fn serve_acp(
         if let Ok(signals) = ShutdownSignals::install() {
             tokio::spawn(signals.cancel_on_signal(stop.clone()));
         }
-        let client = AcpClient::new(output, stop.clone());
+        let client = AcpClientConnection::new(output, stop.clone());
         let server = Arc::new(AcpServer::new(settings, environment.clone(), client.clone()));
         let mut lines = spawn_line_reader(input).map_err(AgentError::Runtime)?;
         let mut tasks = JoinSet::new();

@@ -17,8 +17,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::acp::connection::{
-    AcpClient, AcpError, AcpMessage, AcpResponder, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
-    RESOURCE_NOT_FOUND,
+    AcpClientConnection, AcpError, AcpMessage, AcpResponder, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST,
+    METHOD_NOT_FOUND, RESOURCE_NOT_FOUND,
 };
 use crate::acp::permission::AcpApprover;
 use crate::acp::types::{
@@ -28,7 +28,7 @@ use crate::acp::types::{
 use crate::acp::updates::AcpSessionUpdates;
 use crate::agent::events::outcome_json;
 use crate::agent::{AgentBuilder, AgentError, open_model};
-use crate::app::session_mode::{SessionMode, SharedMode};
+use crate::app::session_mode::{SessionMode, SharedSessionMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
 use crate::config::{AppSettings, Environment};
@@ -43,7 +43,7 @@ const MAX_SESSIONS: usize = 32;
 pub(super) struct AcpServer {
     settings: AppSettings,
     environment: Environment,
-    client: AcpClient,
+    client: AcpClientConnection,
     sessions: Mutex<HashMap<String, Arc<AcpSession>>>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct AcpServer {
 #[derive(Debug)]
 struct AcpSession {
     root: PathBuf,
-    mode: SharedMode,
+    mode: SharedSessionMode,
     /// The prompt that is worked on.
     running_prompt: Mutex<Option<CancellationToken>>,
     conversation: tokio::sync::Mutex<AcpConversation>,
@@ -73,7 +73,7 @@ enum ReplayMode {
 }
 
 impl AcpServer {
-    pub(super) fn new(settings: AppSettings, environment: Environment, client: AcpClient) -> Self {
+    pub(super) fn new(settings: AppSettings, environment: Environment, client: AcpClientConnection) -> Self {
         Self { settings, environment, client, sessions: Mutex::default() }
     }
 
@@ -150,7 +150,7 @@ impl AcpServer {
         }
         let (root, settings) = self.settings_for(&new.cwd)?;
         let screen = Arc::new(AcpSessionUpdates::new(self.client.clone(), root.clone()));
-        let session_modes = SharedMode::default();
+        let session_modes = SharedSessionMode::default();
         let (observer, environment) = (Arc::clone(&screen), self.environment.clone());
         let (id, again) = known.unzip();
         let its_modes = session_modes.clone();

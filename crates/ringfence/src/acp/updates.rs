@@ -13,7 +13,7 @@ use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome, Ledger, Requested
 use ringfence_kernel::{WORKSPACE_MOUNTS, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
-use crate::acp::connection::AcpClient;
+use crate::acp::connection::AcpClientConnection;
 use crate::acp::diff::{self, AcpHunk};
 use crate::agent::cards;
 
@@ -26,7 +26,7 @@ const OUTPUT_STEP: usize = 512;
 /// The side of a session that an editor sees.
 #[derive(Debug)]
 pub(super) struct AcpSessionUpdates {
-    client: AcpClient,
+    client: AcpClientConnection,
     /// The workspace.
     root: PathBuf,
     session: OnceLock<String>,
@@ -54,7 +54,7 @@ struct AcpToolCall {
 }
 
 impl AcpSessionUpdates {
-    pub(super) fn new(client: AcpClient, root: PathBuf) -> Self {
+    pub(super) fn new(client: AcpClientConnection, root: PathBuf) -> Self {
         Self { client, root, session: OnceLock::new(), state: Mutex::default() }
     }
 

@@ -21,7 +21,7 @@ pub use self::model::OpenModelError;
 pub(crate) use self::model::open_model;
 use self::system_prompt::system_prompt;
 use crate::app::audit_sinks::FanoutSink;
-use crate::app::session_mode::SharedMode;
+use crate::app::session_mode::SharedSessionMode;
 use crate::app::{AgentSessionOptions, App, AppError, build_agent_app};
 use crate::config::agents::ProviderChoice;
 use crate::config::{AppSettings, Environment};
@@ -72,7 +72,7 @@ pub(crate) struct AgentBuilder<'a> {
     pub(crate) model: Arc<dyn LanguageModel>,
     pub(crate) observer: Arc<dyn AgentObserver>,
     pub(crate) approver: Box<dyn Approver>,
-    pub(crate) mode: SharedMode,
+    pub(crate) mode: SharedSessionMode,
     /// The taint of its session, where it is shared with others.
     pub(crate) taint: SessionTaint,
     /// A further audit sink.

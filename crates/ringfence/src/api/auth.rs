@@ -19,13 +19,13 @@ use crate::http::request_auth::{
     AuthError, BODY_TIMEOUT, RequestBodyError, RequestBodyReader, authenticate, read_bounded,
 };
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
-use crate::http::request_source::{RequestSourceCheck, SourceError};
-use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::http::request_source::{RequestSourceCheck, RequestSourceError};
+use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit};
 use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// Requests at once, those that wait for a person among them.
-const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
+const REQUEST_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 256, total: 1536, reserved: 256 };
 
 /// Bytes that a page sends to be let in.
 const LOGIN_BYTES: usize = 4096;
@@ -39,7 +39,7 @@ const LOGINS_PER_ADDRESS: usize = 4;
 pub(super) struct ApiAuthLayer {
     tokens: TokenStore,
     source: RequestSourceCheck,
-    requests: TokenSlots,
+    requests: AccessTokenSlots,
     logins: LoginLimiter,
     bodies: RequestBodyReader,
     rate: RequestRate,
@@ -50,7 +50,7 @@ impl ApiAuthLayer {
         Self {
             tokens,
             source,
-            requests: TokenSlots::new(REQUEST_SLOTS),
+            requests: AccessTokenSlots::new(REQUEST_SLOTS),
             logins: LoginLimiter::default(),
             bodies: RequestBodyReader::new(longest),
             rate,
@@ -58,7 +58,7 @@ impl ApiAuthLayer {
     }
 
     /// A slot for a request of a token, as long as it is held.
-    pub(super) fn request_slot(&self, who: &TokenIdentity) -> Result<SlotPermit, ApiError> {
+    pub(super) fn request_slot(&self, who: &TokenIdentity) -> Result<TokenSlotPermit, ApiError> {
         let full = || {
             format!("this token already has {} requests in flight; retry when some are done", REQUEST_SLOTS.per_token)
         };
@@ -85,8 +85,8 @@ impl ApiAuthLayer {
     ) -> Result<Option<IpAddr>, ApiError> {
         let peer = ConnectionHandle::from_extensions(extensions).map(ConnectionHandle::peer);
         self.source.check(headers, peer).map_err(|error| match error {
-            SourceError::Host => ApiError::misdirected(error.to_string()),
-            SourceError::Origin => ApiError::forbidden(error.to_string()),
+            RequestSourceError::Host => ApiError::misdirected(error.to_string()),
+            RequestSourceError::Origin => ApiError::forbidden(error.to_string()),
         })?;
         Ok(self.source.client(headers, peer))
     }
@@ -193,14 +193,14 @@ mod tests {
 
     use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, MAX_LOGINS, REQUEST_SLOTS};
     use crate::http::request_rate::RequestRate;
-    use crate::http::request_source::{RequestSourceCheck, SourceOptions};
+    use crate::http::request_source::{RequestSourceCheck, RequestSourceOptions};
     use crate::process::lock::lock;
     use crate::store::tokens::{TokenIdentity, TokenStore};
 
     /// An authentication layer with a body limit of one mebibyte.
     fn test_auth_layer() -> ApiAuthLayer {
         let tokens = TokenStore::new(std::path::Path::new("."));
-        let source = RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), SourceOptions::default());
+        let source = RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), RequestSourceOptions::default());
         ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
     }
 

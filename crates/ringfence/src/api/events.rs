@@ -21,7 +21,7 @@ use crate::api::feed::{EventFeed, FeedBatch};
 use crate::api::json::response_with;
 use crate::api::routes::ApiRequestContext;
 use crate::http::request_auth::TOKEN_RECHECK;
-use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit};
 use crate::store::tokens::TokenIdentity;
 
 /// Interval of keep-alive comments of a stream.
@@ -31,7 +31,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Streams at once.
-const STREAM_SLOTS: SlotLimits = SlotLimits { per_token: 32, total: 512, reserved: 128 };
+const STREAM_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 32, total: 512, reserved: 128 };
 
 /// Start position of the stream.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -43,8 +43,8 @@ pub(super) struct EventsQuery {
 }
 
 /// The streams that are open.
-pub(super) fn stream_slots() -> TokenSlots {
-    TokenSlots::new(STREAM_SLOTS)
+pub(super) fn stream_slots() -> AccessTokenSlots {
+    AccessTokenSlots::new(STREAM_SLOTS)
 }
 
 /// All events that the token may see.
@@ -82,7 +82,7 @@ struct ApiEventStream {
     started: bool,
     /// When it was last looked whether the token holds.
     checked: Instant,
-    _slot: SlotPermit,
+    _slot: TokenSlotPermit,
 }
 
 /// A stream of the feed, from the client's last event on.

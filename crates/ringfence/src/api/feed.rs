@@ -191,7 +191,7 @@ impl EventFeed {
     /// A listener that tells what a call says before it ends.
     pub(super) fn listener(&self, session: &Session, call: &str) -> Arc<dyn ProgressListener> {
         let (session, owner) = (session.id.clone(), self.owners.owner_of(session));
-        Arc::new(FeedListener { feed: self.clone(), session, owner, call: call.to_owned() })
+        Arc::new(FeedProgressPublisher { feed: self.clone(), session, owner, call: call.to_owned() })
     }
 }
 
@@ -271,14 +271,14 @@ impl AuditSink for EventFeed {
 }
 
 #[derive(Debug)]
-struct FeedListener {
+struct FeedProgressPublisher {
     feed: EventFeed,
     session: String,
     owner: Option<Arc<str>>,
     call: String,
 }
 
-impl ProgressListener for FeedListener {
+impl ProgressListener for FeedProgressPublisher {
     fn on_progress(&self, progress: &ProgressUpdate<'_>) {
         self.feed.publish(FeedItem {
             kind: "progress",

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
-use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::hosts::{HostPoolKey, run_blocking};
 use crate::api::json::{json_response as say, response_with};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 
@@ -23,7 +23,7 @@ pub(super) async fn liveness() -> Response {
 /// Calls could be made: the workspace is there and the store answers.
 pub(super) async fn readiness(State(api): State<Arc<ApiState>>) -> Result<Response, ApiError> {
     api.hosts
-        .agent_host(HostKey::for_workspace(None))
+        .agent_host(HostPoolKey::for_workspace(None))
         .await
         .map_err(|_| ApiError::unavailable("the workspace is not usable"))?;
     api.paused().await.map_err(|_| ApiError::unavailable("cannot read the store"))?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
-use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::hosts::{HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::workspace_id;
 use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptHeader, entries_of};
@@ -112,7 +112,7 @@ impl ApiState {
     /// sessions.
     fn declared_directories(&self) -> Vec<(String, String)> {
         let directory = |name: String| {
-            let (settings, environment) = self.hosts.settings(&HostKey::for_workspace(Some(&name))).ok()?;
+            let (settings, environment) = self.hosts.settings(&HostPoolKey::for_workspace(Some(&name))).ok()?;
             Some((name, workspace_id(&settings, &environment).ok()?))
         };
         self.hosts.names().into_iter().filter_map(directory).collect()

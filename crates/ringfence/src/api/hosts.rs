@@ -32,7 +32,7 @@ const HOSTS_PER_TOKEN: usize = 64;
 
 /// Key of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct HostKey {
+pub(super) struct HostPoolKey {
     pub(super) workspace: String,
     pub(super) dialect: Option<Dialect>,
     pub(super) agent: Option<String>,
@@ -40,7 +40,7 @@ pub(super) struct HostKey {
     pub(super) run: Option<String>,
 }
 
-impl HostKey {
+impl HostPoolKey {
     pub(super) fn for_workspace(workspace: Option<&str>) -> Self {
         Self { workspace: workspace.unwrap_or(MAIN_WORKSPACE).to_owned(), dialect: None, agent: None, run: None }
     }
@@ -57,10 +57,10 @@ struct HostPoolInner {
     declared: BTreeMap<String, String>,
     feed: EventFeed,
     approver: DeferringApprover,
-    agents: Mutex<HashMap<HostKey, Arc<App>>>,
+    agents: Mutex<HashMap<HostPoolKey, Arc<App>>>,
     persons: Mutex<HashMap<(String, Assurance), Arc<App>>>,
     /// The hosts that the sessions of a token use, and the number of sessions on each.
-    leases: Mutex<HashMap<String, HashMap<HostKey, usize>>>,
+    leases: Mutex<HashMap<String, HashMap<HostPoolKey, usize>>>,
     /// Held while a host is built.
     build_lock: Mutex<()>,
 }
@@ -94,7 +94,7 @@ impl HostPool {
     }
 
     /// Lets a session of a token use a host, as long as the lease is held. Fails where the token uses as many as it may.
-    pub(super) fn lease(&self, token: &str, which: &HostKey) -> Result<HostLease, ApiError> {
+    pub(super) fn lease(&self, token: &str, which: &HostPoolKey) -> Result<HostLease, ApiError> {
         let mut leases = lock(&self.0.leases);
         let own = leases.entry(token.to_owned()).or_default();
         if own.len() >= HOSTS_PER_TOKEN && !own.contains_key(which) {
@@ -108,7 +108,7 @@ impl HostPool {
     }
 
     /// The host that agents use.
-    pub(super) async fn agent_host(&self, which: HostKey) -> Result<Arc<App>, ApiError> {
+    pub(super) async fn agent_host(&self, which: HostPoolKey) -> Result<Arc<App>, ApiError> {
         if let Some(there) = lock(&self.0.agents).get(&which) {
             return Ok(Arc::clone(there));
         }
@@ -141,7 +141,7 @@ impl HostPool {
     }
 
     /// The settings of one, and where they hold.
-    pub(super) fn settings(&self, which: &HostKey) -> Result<(AppSettings, Environment), ApiError> {
+    pub(super) fn settings(&self, which: &HostPoolKey) -> Result<(AppSettings, Environment), ApiError> {
         let flags = self.0.flags_for(which)?;
         let mut settings = load(&flags, &self.0.environment).map_err(AppError::from)?;
         // A caller chooses the dialect, and not a looser preset.
@@ -157,7 +157,7 @@ impl HostPool {
         workspace: Option<&str>,
         assurance: Assurance,
     ) -> Result<Arc<App>, ApiError> {
-        let which = HostKey::for_workspace(workspace);
+        let which = HostPoolKey::for_workspace(workspace);
         let key = (which.workspace.clone(), assurance);
         if let Some(there) = lock(&self.0.persons).get(&key) {
             return Ok(Arc::clone(there));
@@ -183,7 +183,7 @@ impl HostPool {
 pub(super) struct HostLease {
     hosts: HostPool,
     token: String,
-    which: HostKey,
+    which: HostPoolKey,
 }
 
 impl Drop for HostLease {
@@ -204,7 +204,7 @@ impl Drop for HostLease {
 
 impl HostPoolInner {
     /// The equivalent options of the command line.
-    fn flags_for(&self, which: &HostKey) -> Result<CliFlags, ApiError> {
+    fn flags_for(&self, which: &HostPoolKey) -> Result<CliFlags, ApiError> {
         let mut flags = self.flags.clone();
         if let Some(path) = self.declared.get(&which.workspace) {
             flags.workspace = Some(path.clone());
@@ -257,7 +257,7 @@ pub(super) struct DeferringApprover {
 
 /// Keeps a caller's time limit until its call is over.
 #[derive(Debug)]
-pub(super) struct WaitOverride {
+pub(super) struct ApprovalWaitOverride {
     approver: DeferringApprover,
     key: (String, String),
 }
@@ -267,14 +267,19 @@ impl DeferringApprover {
         Self { default_wait, overrides: Arc::default() }
     }
 
-    pub(super) fn override_wait(&self, session: &str, call: &str, time: Option<Duration>) -> Option<WaitOverride> {
+    pub(super) fn override_wait(
+        &self,
+        session: &str,
+        call: &str,
+        time: Option<Duration>,
+    ) -> Option<ApprovalWaitOverride> {
         let key = (session.to_owned(), call.to_owned());
         lock(&self.overrides).insert(key.clone(), time?);
-        Some(WaitOverride { approver: self.clone(), key })
+        Some(ApprovalWaitOverride { approver: self.clone(), key })
     }
 }
 
-impl Drop for WaitOverride {
+impl Drop for ApprovalWaitOverride {
     fn drop(&mut self) {
         lock(&self.approver.overrides).remove(&self.key);
     }
@@ -301,7 +306,7 @@ mod tests {
     use axum::http::StatusCode;
     use ringfence_kernel::Dialect;
 
-    use super::{DeferringApprover, HOSTS_PER_TOKEN, HostKey, HostPool};
+    use super::{DeferringApprover, HOSTS_PER_TOKEN, HostPool, HostPoolKey};
     use crate::api::feed::EventFeed;
     use crate::config::{CliFlags, Environment};
     use crate::process::lock::lock;
@@ -319,7 +324,7 @@ mod tests {
     fn a_token_uses_few_hosts_and_leaves_the_rest_to_others() {
         let directory = tempfile::tempdir().unwrap();
         let hosts = test_pool(directory.path());
-        let run = |number: usize| HostKey { run: Some(format!("r{number}")), ..HostKey::for_workspace(None) };
+        let run = |number: usize| HostPoolKey { run: Some(format!("r{number}")), ..HostPoolKey::for_workspace(None) };
         let mut held: Vec<_> = (0..HOSTS_PER_TOKEN).map(|number| hosts.lease("a", &run(number)).unwrap()).collect();
         assert_eq!(hosts.lease("a", &run(999)).unwrap_err().status(), StatusCode::TOO_MANY_REQUESTS);
         held.push(hosts.lease("a", &run(0)).unwrap());
@@ -338,9 +343,9 @@ mod tests {
         let hosts = test_pool(directory.path());
         let ask = |dialect| {
             let hosts = hosts.clone();
-            tokio::spawn(
-                async move { hosts.agent_host(HostKey { dialect, ..HostKey::for_workspace(None) }).await.unwrap() },
-            )
+            tokio::spawn(async move {
+                hosts.agent_host(HostPoolKey { dialect, ..HostPoolKey::for_workspace(None) }).await.unwrap()
+            })
         };
         let asked: Vec<_> = (0..8).map(|_| ask(None)).collect();
         let other = ask(Some(Dialect::Miniclaw));

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
-use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::hosts::{HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::api::views::{AuditRecordView, DocumentedValue, IsolationReport, ToolView};
 use crate::app::isolation_report::isolation_report;
@@ -156,7 +156,7 @@ pub(super) async fn tools(api: Arc<ApiState>, _: ApiRequestContext, which: Tools
         None => None,
         Some(name) => Some(Dialect::from_name(name).ok_or_else(|| ApiError::bad_request("unknown dialect"))?),
     };
-    let house = HostKey { dialect, agent: which.agent, ..HostKey::for_workspace(which.workspace.as_deref()) };
+    let house = HostPoolKey { dialect, agent: which.agent, ..HostPoolKey::for_workspace(which.workspace.as_deref()) };
     let app = api.hosts.agent_host(house).await?;
     let catalog = &app.session.catalog;
     let tools = match which.format {
@@ -226,7 +226,7 @@ pub(super) async fn policy(
     _: ApiRequestContext,
     which: PolicyQuery,
 ) -> Result<PolicyView, ApiError> {
-    let app = api.hosts.agent_host(HostKey::for_workspace(which.workspace.as_deref())).await?;
+    let app = api.hosts.agent_host(HostPoolKey::for_workspace(which.workspace.as_deref())).await?;
     let rules = app.settings.rules();
     let layers = rules.layers().map(|(layer, rules)| PolicyLayerView {
         layer: layer.name(),
@@ -244,7 +244,7 @@ pub(super) async fn explain(
     _: ApiRequestContext,
     supposed: ExplainBody,
 ) -> Result<ExplainResult, ApiError> {
-    let app = api.hosts.agent_host(HostKey::for_workspace(supposed.workspace.as_deref())).await?;
+    let app = api.hosts.agent_host(HostPoolKey::for_workspace(supposed.workspace.as_deref())).await?;
     let model = &app.session;
     let taint = SessionTaint::default();
     for name in &supposed.when {

@@ -53,7 +53,7 @@ use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
 use crate::http::request_source::RequestSourceCheck;
 use crate::http::session_owners::SessionOwners;
-use crate::http::token_slots::TokenSlots;
+use crate::http::token_slots::AccessTokenSlots;
 use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
 
@@ -90,7 +90,7 @@ struct ApiState {
     taint: TokenTaint,
     sessions: ApiSessions,
     runs: ApiRuns,
-    streams: TokenSlots,
+    streams: AccessTokenSlots,
     store: Arc<SqliteStore>,
     state: PathBuf,
     program: PathBuf,

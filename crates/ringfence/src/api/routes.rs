@@ -24,7 +24,7 @@ use crate::api::auth::check_json;
 use crate::api::error::{ApiError, ApiErrorBody};
 use crate::api::idempotency::IdempotencyKey;
 use crate::api::json;
-use crate::http::token_slots::SlotPermit;
+use crate::http::token_slots::TokenSlotPermit;
 use crate::store::tokens::TokenIdentity;
 
 /// Access requirement of a route.
@@ -366,7 +366,7 @@ async fn admit<A: DeserializeOwned>(
     need: AccessRequirement,
     names: Vec<String>,
     request: Request,
-) -> Result<(ApiRequestContext, A, SlotPermit), ApiError> {
+) -> Result<(ApiRequestContext, A, TokenSlotPermit), ApiError> {
     api.auth.check_source(request.headers(), request.extensions())?;
     let who = api.auth.authenticate(request.headers(), request.extensions()).await?;
     need.check(&who)?;

@@ -24,18 +24,18 @@ use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::events::{EventsQuery, open_stream};
 use crate::api::feed::{EventFeed, FeedItem};
-use crate::api::hosts::{HostKey, run_blocking};
+use crate::api::hosts::{HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
-use crate::app::session_mode::SharedMode;
+use crate::app::session_mode::SharedSessionMode;
 use crate::app::workspace_id;
 use crate::approval::approver_for;
-use crate::http::token_slots::{SlotLimits, TokenSlots, heaviest_token};
+use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, heaviest_token};
 use crate::process::lock::lock;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
 
 /// Runs that are under way at once.
-const RUN_SLOTS: SlotLimits = SlotLimits { per_token: 16, total: 48, reserved: 16 };
+const RUN_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 16, total: 48, reserved: 16 };
 
 /// Runs that are kept.
 const MAX_RUNS: usize = 256;
@@ -144,11 +144,11 @@ struct ApiRun {
 
 /// Every run, by its id.
 #[derive(Debug)]
-pub(super) struct ApiRuns(Mutex<BTreeMap<String, Arc<ApiRun>>>, TokenSlots);
+pub(super) struct ApiRuns(Mutex<BTreeMap<String, Arc<ApiRun>>>, AccessTokenSlots);
 
 impl ApiRuns {
     pub(super) fn new() -> Self {
-        Self(Mutex::default(), TokenSlots::new(RUN_SLOTS))
+        Self(Mutex::default(), AccessTokenSlots::new(RUN_SLOTS))
     }
 
     pub(super) fn cancel_all(&self) {
@@ -281,7 +281,8 @@ impl ApiState {
         let feed = EventFeed::starting_at(1);
         let observer_feed =
             Arc::new(RunFeedObserver { feed: feed.clone(), owner: kept.owner.clone(), text: Mutex::default() });
-        let which = HostKey { agent: kept.view.agent.clone(), ..HostKey::for_workspace(Some(&kept.view.workspace)) };
+        let which =
+            HostPoolKey { agent: kept.view.agent.clone(), ..HostPoolKey::for_workspace(Some(&kept.view.workspace)) };
         let (settings, environment) = self.hosts.settings(&which)?;
         let (observer, also) = (Arc::clone(&observer_feed) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
         let (pasts, owner) = (self.taint.clone(), kept.owner.clone());
@@ -296,7 +297,7 @@ impl ApiState {
                 observer: Arc::clone(&observer),
                 settings,
                 environment: &environment,
-                mode: SharedMode::default(),
+                mode: SharedSessionMode::default(),
                 taint: pasts.for_token(&owner, &directory),
                 tap: Some(also),
             };
@@ -361,7 +362,7 @@ fn run_error(failure: &AgentError) -> ApiError {
 }
 
 pub(super) async fn list(api: Arc<ApiState>, context: ApiRequestContext, _: EmptyRequest) -> Result<RunList, ApiError> {
-    let (settings, environment) = api.hosts.settings(&HostKey::for_workspace(None))?;
+    let (settings, environment) = api.hosts.settings(&HostPoolKey::for_workspace(None))?;
     let available = spawn_blocking(move || open_model(&settings.model, &environment).is_ok()).await.unwrap_or(false);
     let all: Vec<StoredRun> = lock(&api.runs.0).values().map(|run| lock(&run.stored).clone()).collect();
     let mut runs: Vec<RunView> = all

@@ -18,18 +18,18 @@ use tokio_util::sync::CancellationToken;
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::feed::FeedItem;
-use crate::api::hosts::{HostKey, HostLease, run_blocking};
+use crate::api::hosts::{HostLease, HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::App;
-use crate::config::limits::LimitKeys;
+use crate::config::limits::LimitsConfigSection;
 use crate::http::session_owners::SessionOwnership;
-use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots, heaviest_token};
+use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit, heaviest_token};
 use crate::process::lock::lock;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
 
 /// Sessions that are open at once.
-const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1024, reserved: 128 };
+const SESSION_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 256, total: 1024, reserved: 128 };
 
 /// Sessions that are over and still listed.
 const MAX_ENDED: usize = 256;
@@ -102,7 +102,7 @@ pub(super) struct ApiSession {
     changes: Line<()>,
     call_count: AtomicU64,
     _owner: SessionOwnership,
-    _slot: SlotPermit,
+    _slot: TokenSlotPermit,
     _lease: HostLease,
 }
 
@@ -167,7 +167,7 @@ impl Drop for ApiCallGuard {
 /// Every session, by its id.
 #[derive(Debug)]
 pub(super) struct ApiSessions {
-    slots: TokenSlots,
+    slots: AccessTokenSlots,
     open: Mutex<BTreeMap<String, Arc<ApiSession>>>,
     /// Those that are over, the oldest first.
     ended: Mutex<Vec<StoredSession>>,
@@ -175,7 +175,7 @@ pub(super) struct ApiSessions {
 
 impl ApiSessions {
     pub(super) fn new() -> Self {
-        Self { slots: TokenSlots::new(SESSION_SLOTS), open: Mutex::default(), ended: Mutex::default() }
+        Self { slots: AccessTokenSlots::new(SESSION_SLOTS), open: Mutex::default(), ended: Mutex::default() }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -215,9 +215,9 @@ impl ApiState {
         Ok(())
     }
 
-    async fn open_session(&self, kept: StoredSession, slot: SlotPermit) -> Result<Arc<ApiSession>, ApiError> {
+    async fn open_session(&self, kept: StoredSession, slot: TokenSlotPermit) -> Result<Arc<ApiSession>, ApiError> {
         let view = &kept.view;
-        let which = HostKey {
+        let which = HostPoolKey {
             workspace: view.workspace.clone(),
             dialect: Dialect::from_name(&view.dialect),
             agent: view.agent.clone(),
@@ -226,7 +226,7 @@ impl ApiState {
         let lease = self.hosts.lease(&kept.owner, &which)?;
         let app = self.hosts.agent_host(which).await?;
         let model = &app.session;
-        let keys: LimitKeys = serde_json::from_value(Value::Object(kept.limits.clone()))
+        let keys: LimitsConfigSection = serde_json::from_value(Value::Object(kept.limits.clone()))
             .map_err(|error| ApiError::bad_request(format!("limits: {error}")))?;
         let session = Arc::new(Session {
             limits: model.limits.tightened(&keys.apply_to(&model.limits)),

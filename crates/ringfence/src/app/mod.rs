@@ -37,13 +37,13 @@ use ringfence_sandbox::RunCodeSetup;
 use ringfence_web::{EgressProxy, WebConnector};
 
 use crate::app::audit_sinks::{CallLog, FanoutSink};
-use crate::app::roots::{RootsPolicy, SessionRoots};
-use crate::app::session_mode::{ModePolicy, SharedMode};
+use crate::app::roots::{McpRootsPolicy, McpSessionRoots};
+use crate::app::session_mode::{ModePolicy, SharedSessionMode};
 use crate::app::trust::WorkspaceRules;
 use crate::codec::io_text::IoText;
 use crate::config::host::{jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
-use crate::mcp_client::{McpStartup, ServerGrants, register_tools};
+use crate::mcp_client::{McpServerGrants, McpStartup, register_tools};
 use crate::process::messages::print_error;
 use crate::store::{SqliteStore, refuse_earlier_versions, refuse_newer_store};
 
@@ -164,7 +164,7 @@ pub struct AgentSessionOptions {
     /// Hears every record, once the audit log has it.
     pub tap: Option<Box<dyn AuditSink>>,
     /// The mode of the session, which can change while it goes on.
-    pub mode: SharedMode,
+    pub mode: SharedSessionMode,
 }
 
 /// Kind of the session's principal.
@@ -173,7 +173,7 @@ enum SessionKind {
     Agent,
     OwnAgent(OwnAgentSession),
     /// An agent behind a client of the Model Context Protocol.
-    McpClient(SessionRoots),
+    McpClient(McpSessionRoots),
     /// A person at the command line, who is also the approver.
     Person,
 }
@@ -184,7 +184,7 @@ struct OwnAgentSession {
     /// The session that it goes on with.
     resumed: Option<String>,
     taint: SessionTaint,
-    mode: SharedMode,
+    mode: SharedSessionMode,
 }
 
 impl SessionKind {
@@ -242,7 +242,7 @@ pub fn build_mcp_app(
     settings: AppSettings,
     environment: &Environment,
     approver: Box<dyn Approver>,
-    roots: SessionRoots,
+    roots: McpSessionRoots,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<App, AppError> {
     build_app_for(SessionKind::McpClient(roots), settings, environment, AppHooks { approver, tap })
@@ -262,7 +262,7 @@ pub fn build_person_app(
         SessionKind::Person,
         settings,
         environment,
-        AppHooks { approver: Box::new(PreapprovedBy(assurance)), tap },
+        AppHooks { approver: Box::new(PreapprovingApprover(assurance)), tap },
     )
 }
 
@@ -311,7 +311,8 @@ fn build_app_for(
         SessionKind::Person => McpStartup::default(),
         SessionKind::Agent | SessionKind::OwnAgent(_) | SessionKind::McpClient(_) => {
             let egress: Arc<dyn Egress> = Arc::new(EgressProxy::new(Arc::clone(&net)));
-            let reach = ServerGrants { workspace: fence.workspace(workspace_alias(&settings)), egress: Some(egress) };
+            let reach =
+                McpServerGrants { workspace: fence.workspace(workspace_alias(&settings)), egress: Some(egress) };
             register_tools(&mut registry, &settings, environment, reach)?
         }
     };
@@ -361,7 +362,7 @@ fn build_app_for(
     settings.grants = grants.iter().filter_map(Grant::parse_rule).collect();
     let host = Host::new(HostConfig {
         policy: match who {
-            SessionKind::McpClient(roots) => Box::new(RootsPolicy { policy, roots }),
+            SessionKind::McpClient(roots) => Box::new(McpRootsPolicy { policy, roots }),
             SessionKind::OwnAgent(OwnAgentSession { mode: modes, .. }) => Box::new(ModePolicy { policy, mode: modes }),
             SessionKind::Agent | SessionKind::Person => Box::new(policy),
         },
@@ -391,9 +392,9 @@ fn new_session_id(prefix: &str) -> String {
 
 /// The command is the answer, as sure as it is who gave it.
 #[derive(Debug)]
-struct PreapprovedBy(Assurance);
+struct PreapprovingApprover(Assurance);
 
-impl Approver for PreapprovedBy {
+impl Approver for PreapprovingApprover {
     fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
         let approval = Approval { assurance: self.0, by: None };

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use ringfence_kernel::{
-    AccessExplanation, Assurance, ChangeExplanation, Decision, FollowUpMode, LayeredRules, PolicyExplanation,
-    PolicyLayer, PolicyRule, Verdict, sanitize_line, sanitize_untruncated,
+    AccessExplanation, Assurance, Decision, FollowUpMode, LayeredRules, PolicyExplanation, PolicyLayer, PolicyRule,
+    ProgramChangeVerdict, Verdict, sanitize_line, sanitize_untruncated,
 };
 
 /// Every layer with its rules, in the order in which they decide.
@@ -81,7 +81,7 @@ pub(crate) fn format_explanation(explanation: &PolicyExplanation) -> String {
             text.push_str("each change that the program makes is then decided like a change by any other tool:\n");
         }
     }
-    for ChangeExplanation { change, verdict } in afterwards {
+    for ProgramChangeVerdict { change, verdict } in afterwards {
         let kept = match verdict.decision {
             Decision::Allow => "kept",
             Decision::Ask => "requires approval to be kept",

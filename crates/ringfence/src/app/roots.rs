@@ -20,17 +20,17 @@ use crate::codec::percent::percent_decode;
 
 /// Root scopes of the sessions of clients.
 #[derive(Clone, Debug, Default)]
-pub struct SessionRoots(Arc<RwLock<HashMap<String, RootScope>>>);
+pub struct McpSessionRoots(Arc<RwLock<HashMap<String, McpRootScope>>>);
 
 /// Roots that a client declared.
 #[derive(Debug)]
-pub(crate) enum DeclaredRoots {
+pub(crate) enum McpDeclaredRoots {
     Undeclared,
     /// Directories by their real names.
     Directories(Vec<PathBuf>),
 }
 
-impl DeclaredRoots {
+impl McpDeclaredRoots {
     /// A root that is not a directory of this machine leaves nothing by itself.
     pub(crate) fn from_uris<'a>(uris: impl IntoIterator<Item = &'a str>) -> Self {
         let mut uris = uris.into_iter().peekable();
@@ -43,14 +43,14 @@ impl DeclaredRoots {
 }
 
 /// For each mount that is narrowed, the paths that are left of it.
-type RootScope = BTreeMap<String, Vec<PathBuf>>;
+type McpRootScope = BTreeMap<String, Vec<PathBuf>>;
 
-impl SessionRoots {
+impl McpSessionRoots {
     /// From now on a session reaches only what the client has open.
-    pub(crate) fn narrow(&self, session: &str, open: &DeclaredRoots, mounts: &[MountSpec]) {
+    pub(crate) fn narrow(&self, session: &str, open: &McpDeclaredRoots, mounts: &[MountSpec]) {
         let reach = match open {
-            DeclaredRoots::Undeclared => RootScope::new(),
-            DeclaredRoots::Directories(roots) => root_scope(roots, mounts),
+            McpDeclaredRoots::Undeclared => McpRootScope::new(),
+            McpDeclaredRoots::Directories(roots) => root_scope(roots, mounts),
         };
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(session.to_owned(), reach);
     }
@@ -80,8 +80,8 @@ impl SessionRoots {
 }
 
 /// The accessible part of each mount. The first is the workspace.
-fn root_scope(roots: &[PathBuf], mounts: &[MountSpec]) -> RootScope {
-    let mut reach = RootScope::new();
+fn root_scope(roots: &[PathBuf], mounts: &[MountSpec]) -> McpRootScope {
+    let mut reach = McpRootScope::new();
     for (number, MountSpec { alias, path, .. }) in mounts.iter().enumerate() {
         if roots.iter().any(|root| path.starts_with(root)) {
             continue;
@@ -104,12 +104,12 @@ fn is_below(path: &Path, root: &Path) -> bool {
 
 /// A policy, with the roots of clients in front of it.
 #[derive(Debug)]
-pub struct RootsPolicy<P> {
+pub struct McpRootsPolicy<P> {
     pub policy: P,
-    pub roots: SessionRoots,
+    pub roots: McpSessionRoots,
 }
 
-impl<P: Policy> RootsPolicy<P> {
+impl<P: Policy> McpRootsPolicy<P> {
     fn denial(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Option<Verdict> {
         let reason = self.roots.denial_reason(question.session, &access.resource)?;
         let rule = Arc::from("roots of the client");
@@ -118,7 +118,7 @@ impl<P: Policy> RootsPolicy<P> {
     }
 }
 
-impl<P: Policy> Policy for RootsPolicy<P> {
+impl<P: Policy> Policy for McpRootsPolicy<P> {
     fn evaluate(&self, access: &ResourceAccess, question: &PolicyRequest<'_>) -> Verdict {
         self.denial(access, question).unwrap_or_else(|| self.policy.evaluate(access, question))
     }

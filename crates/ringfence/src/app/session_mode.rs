@@ -50,9 +50,9 @@ impl SessionMode {
 
 /// The mode of a session, shared by who changes it and who goes by it.
 #[derive(Clone, Debug, Default)]
-pub struct SharedMode(Arc<RwLock<SessionMode>>);
+pub struct SharedSessionMode(Arc<RwLock<SessionMode>>);
 
-impl SharedMode {
+impl SharedSessionMode {
     pub fn get(&self) -> SessionMode {
         *self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl SharedMode {
 #[derive(Debug)]
 pub struct ModePolicy<P> {
     pub policy: P,
-    pub mode: SharedMode,
+    pub mode: SharedSessionMode,
 }
 
 impl<P: Policy> ModePolicy<P> {
@@ -123,7 +123,7 @@ mod tests {
         ResourceAccess, Session, SessionTaint, TaintSet, ToolCatalog,
     };
 
-    use super::{ModePolicy, SessionMode, SharedMode};
+    use super::{ModePolicy, SessionMode, SharedSessionMode};
 
     fn access(action: PolicyAction, path: &str) -> ResourceAccess {
         let resource = PolicyResource {
@@ -147,7 +147,7 @@ mod tests {
             taint: SessionTaint::default(),
         };
         for (preset, mode) in Preset::ALL.into_iter().flat_map(|preset| SessionMode::ALL.map(|mode| (preset, mode))) {
-            let modes = SharedMode::default();
+            let modes = SharedSessionMode::default();
             modes.set(mode);
             let tightened = ModePolicy { policy: preset, mode: modes };
             for (action, path) in PolicyAction::ALL

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use ringfence_audit::KnownHead;
+use ringfence_audit::ExternalAuditHead;
 use ringfence_kernel::{Dialect, Preset, Taint};
 
 use crate::acp::AcpOptions;
@@ -431,7 +431,7 @@ pub(crate) enum AuditCommand {
     Verify {
         /// Also compare with a head that was printed by `ringfence audit head`.
         #[arg(long, value_name = "NUMBER:HASH", value_parser = known_head)]
-        head: Option<KnownHead>,
+        head: Option<ExternalAuditHead>,
         /// Also compare with a file of signed heads, as written by `audit_heads` in the config.
         #[arg(long, value_name = "FILE")]
         heads: Option<PathBuf>,
@@ -559,10 +559,10 @@ impl CommonOptions {
     }
 }
 
-fn known_head(text: &str) -> Result<KnownHead, String> {
+fn known_head(text: &str) -> Result<ExternalAuditHead, String> {
     let parsed = text.trim().split_once(':').and_then(|(number, hash)| Some((number.parse().ok()?, hash)));
     match parsed {
-        Some((number @ 1.., hash)) if hash.len() == 64 => Ok(KnownHead { number, hash: hash.to_owned() }),
+        Some((number @ 1.., hash)) if hash.len() == 64 => Ok(ExternalAuditHead { number, hash: hash.to_owned() }),
         _ => Err("expected NUMBER:HASH, as printed by `ringfence audit head`".to_owned()),
     }
 }

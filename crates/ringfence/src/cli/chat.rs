@@ -22,12 +22,12 @@ use crate::app::build_person_app;
 use crate::app::session_mode;
 use crate::cli::agent::{EXIT_CANCELLED, approver};
 use crate::cli::changes_text;
-use crate::cli::line_editor::{LineEditor, LineHistory, LineInput, TermiosGuard};
+use crate::cli::line_editor::{LineEditor, LineHistoryMode, LineInput, TermiosGuard};
 use crate::cli::markdown::MarkdownRenderer;
 use crate::cli::observers::SharedWriter;
 use crate::cli::{CliError, make_call};
 use crate::config::{AppSettings, Environment};
-use crate::process::signals::{ShutdownSignals, StopSignal};
+use crate::process::signals::{ShutdownSignalKind, ShutdownSignals};
 use crate::store::transcripts::TranscriptWriter;
 
 const PROMPT: &str = "> ";
@@ -105,7 +105,7 @@ impl TerminalChat<'_> {
             settings: self.settings.clone(),
             environment: self.environment,
             observer,
-            mode: session_mode::SharedMode::default(),
+            mode: session_mode::SharedSessionMode::default(),
             taint: SessionTaint::default(),
             tap: None,
         };
@@ -131,7 +131,7 @@ impl TerminalChat<'_> {
         loop {
             let line = runtime.block_on(async {
                 tokio::select! {
-                    line = screen.lines.read(PROMPT, LineHistory::Save) => line,
+                    line = screen.lines.read(PROMPT, LineHistoryMode::Save) => line,
                     _ = signals.next() => LineInput::End,
                 }
             });
@@ -235,8 +235,8 @@ async fn run_prompt(chat: &mut ChatSession, prompt: &str, signals: &mut Shutdown
         tokio::select! {
             outcome = &mut run => return Some(outcome),
             came = signals.next() => match came {
-                StopSignal::Interrupt if !cancel.is_cancelled() => cancel.cancel(),
-                StopSignal::Interrupt | StopSignal::Terminate => return None,
+                ShutdownSignalKind::Interrupt if !cancel.is_cancelled() => cancel.cancel(),
+                ShutdownSignalKind::Interrupt | ShutdownSignalKind::Terminate => return None,
             },
         }
     }
@@ -331,7 +331,7 @@ impl AgentObserver for ChatObserver {
     fn confirm_continue<'a>(&'a self, why: &'a str) -> Pin<Box<dyn Future<Output = Option<bool>> + Send + 'a>> {
         Box::pin(async move {
             self.print(&format!("{}\n", sanitize_line(why)));
-            let line = self.lines.read("continue? [yes/no] ", LineHistory::Skip).await;
+            let line = self.lines.read("continue? [yes/no] ", LineHistoryMode::Skip).await;
             Some(matches!(line, LineInput::Text(text) if text.trim() == "yes"))
         })
     }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::agent::AgentBuilder;
 use crate::agent::model::provider_for;
 use crate::app::build_person_app;
-use crate::app::session_mode::SharedMode;
+use crate::app::session_mode::SharedSessionMode;
 use crate::approval::tty::TtyApprover;
 use crate::cli::agent::{Console, EXIT_ANSWERED, EXIT_NO_ANSWER, approver, run_prompt};
 use crate::cli::changes_text;
@@ -78,7 +78,7 @@ pub(crate) fn run_demo(environment: &Environment, options: &DemoOptions, voice: 
         model: Arc::from(model),
         observer: shown,
         approver,
-        mode: SharedMode::default(),
+        mode: SharedSessionMode::default(),
         taint: SessionTaint::default(),
         tap: None,
     };

@@ -12,7 +12,7 @@ use ringfence_sandbox::{Isolation, IsolationStatus, JailFallback, needs_bwrap_fa
 use serde_json::json;
 
 use crate::app::isolation_report::isolation_report;
-use crate::mcp::install::clients::{BypassState, DetectedClient};
+use crate::mcp::install::clients::{ClientBypassState, DetectedClient};
 use crate::mcp_client::McpServerCheck;
 
 /// Probes the isolation mechanisms, and reports whether programs can be run: the text, and whether they can.
@@ -97,12 +97,12 @@ fn client_lines(clients: &[DetectedClient]) -> String {
     for DetectedClient { client, own_tools, on, unread, advice } in clients {
         let name = client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let (mark, note) = match own_tools {
-            BypassState::Closed => ("ok", "built-in file and shell tools are off".to_owned()),
-            BypassState::Open => ("--", format!("built-in tools bypass Ringfence: {}", on.join(", "))),
-            BypassState::Unknown if unread.is_empty() => {
+            ClientBypassState::Closed => ("ok", "built-in file and shell tools are off".to_owned()),
+            ClientBypassState::Open => ("--", format!("built-in tools bypass Ringfence: {}", on.join(", "))),
+            ClientBypassState::Unknown if unread.is_empty() => {
                 ("??", "unknown whether built-in tools are off: its settings do not say".to_owned())
             }
-            BypassState::Unknown => {
+            ClientBypassState::Unknown => {
                 ("??", format!("unknown whether built-in tools are off: cannot evaluate {}", unread.join(", ")))
             }
         };

@@ -29,14 +29,14 @@ pub(crate) enum LineInput {
 
 /// Whether a line is worth coming back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LineHistory {
+pub(crate) enum LineHistoryMode {
     Save,
     Skip,
 }
 
 struct LineRequest {
     prompt: String,
-    history: LineHistory,
+    history: LineHistoryMode,
     reply: oneshot::Sender<LineInput>,
 }
 
@@ -52,7 +52,7 @@ impl LineEditor {
         Ok(Self(ask))
     }
 
-    pub(crate) async fn read(&self, prompt: &str, worth: LineHistory) -> LineInput {
+    pub(crate) async fn read(&self, prompt: &str, worth: LineHistoryMode) -> LineInput {
         let (sender, receiver) = oneshot::channel();
         match self.0.send(LineRequest { prompt: prompt.to_owned(), history: worth, reply: sender }) {
             Ok(()) => receiver.await.unwrap_or(LineInput::End),
@@ -71,7 +71,7 @@ fn run_editor(asked: &Receiver<LineRequest>, remembered: &Path) {
             Err(ReadlineError::Interrupted) => LineInput::Interrupted,
             Err(_) => LineInput::End,
         };
-        if let (LineInput::Text(text), LineHistory::Save) = (&line, worth)
+        if let (LineInput::Text(text), LineHistoryMode::Save) = (&line, worth)
             && editor.add_history_entry(text.as_str()).is_ok()
         {
             // A failure to store the history is ignored.

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ringfence_audit::{
-    AuditChainError, AuditVerification, KnownHead, RECORD_VERSION, read_known_heads, read_records,
+    AuditChainError, AuditVerification, ExternalAuditHead, RECORD_VERSION, read_known_heads, read_records,
     to_current_vocabulary, verify,
 };
 use ringfence_kernel::{
@@ -61,7 +61,7 @@ use crate::cli::sessions::run_sessions_command;
 use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
 use crate::mcp::install::InstallError;
-use crate::mcp::install::clients::{SettingsDirs, detect_clients};
+use crate::mcp::install::clients::{ClientSettingsDirs, detect_clients};
 use crate::mcp_client::check_servers;
 use crate::process::messages::{error_chain, print_error};
 use crate::process::progress::ProgressIndicator;
@@ -232,7 +232,7 @@ fn run_configured(
         ConfiguredCommand::Doctor { json } => {
             let waiting = ProgressIndicator::start("checking this machine");
             let workspace = workspace_directory(&settings, environment).ok();
-            let clients = detect_clients(SettingsDirs::from_environment(environment, workspace.as_deref()));
+            let clients = detect_clients(ClientSettingsDirs::from_environment(environment, workspace.as_deref()));
             let (text, well) = run_doctor(
                 &environment.program,
                 settings.run_code.fallback,
@@ -416,7 +416,7 @@ fn explain(app: &App, name: String, json: String) -> Result<u8, CliError> {
 }
 
 fn audit(state: &Path, command: AuditCommand) -> Result<u8, CliError> {
-    let verify = |heads: &[KnownHead]| {
+    let verify = |heads: &[ExternalAuditHead]| {
         let _waiting = ProgressIndicator::start("reading the audit log");
         verify(state, heads)
     };

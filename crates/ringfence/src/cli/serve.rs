@@ -22,10 +22,10 @@ use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::http::listener::{self, ConnectionLimits, UnauthenticatedLimits};
 use crate::http::request_source::RequestSourceCheck;
-use crate::http::request_source::{CidrBlock, PublicUrl, SourceOptions, TrustedProxies};
-use crate::mcp::install::clients::{McpClientApp, SettingsDirs};
+use crate::http::request_source::{CidrBlock, PublicUrl, RequestSourceOptions, TrustedProxies};
+use crate::mcp::install::clients::{ClientSettingsDirs, McpClientApp};
 use crate::mcp::install::plan;
-use crate::mcp::{CANCEL_GRACE, McpFrontend, McpHttpShared, ResultForm};
+use crate::mcp::{CANCEL_GRACE, McpFrontend, McpHttpShared, ToolResultFormat};
 use crate::process::messages::print_error;
 use crate::process::signals::ShutdownSignals;
 use crate::store::tokens::TokenStore;
@@ -116,7 +116,7 @@ pub(crate) fn serve_mcp(
     settings: AppSettings,
     environment: &Environment,
     wait: Duration,
-    form: ResultForm,
+    form: ToolResultFormat,
 ) -> Result<CommandOutcome, CliError> {
     check_client_directory(&settings, environment)?;
     let (front, app) = build_frontend(settings, environment, McpFrontend::new(wait).with_form(form), None)?;
@@ -150,7 +150,7 @@ pub(crate) fn install_client(
     let workspace = workspace_directory(settings, environment)?;
     // The client is another program: our own name for ourselves would be its own there.
     let program = environment.program.canonicalize().unwrap_or_else(|_| environment.program.clone());
-    let change = plan(client, &program, SettingsDirs::from_environment(environment, Some(&workspace)))?;
+    let change = plan(client, &program, ClientSettingsDirs::from_environment(environment, Some(&workspace)))?;
     let shown = change.describe();
     if !yes && !change.is_up_to_date() {
         return Ok(CommandOutcome::Print(format!(
@@ -173,7 +173,7 @@ pub(crate) fn serve_http(
     let ingredients = ApiConfig { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
     let api = ApiBuilder::new(ingredients);
     let proxies = TrustedProxies(trusted_proxy.into());
-    let source = SourceOptions { public_url: public_url.clone(), origins: origin, proxies };
+    let source = RequestSourceOptions { public_url: public_url.clone(), origins: origin, proxies };
     let server = HttpServer { address, source, tokens: tokens.clone() };
     let front_end = McpFrontend::new(wait).with_form(result_form(structured));
     let (front, app) = build_frontend(settings, environment, front_end, Some(api.tap()))?;
@@ -202,7 +202,7 @@ pub(crate) fn serve_http(
 #[derive(Debug)]
 struct HttpServer {
     address: SocketAddr,
-    source: SourceOptions,
+    source: RequestSourceOptions,
     tokens: TokenStore,
 }
 
@@ -339,8 +339,8 @@ impl ScopeArg {
 }
 
 /// The form of results that a flag asks for.
-pub(crate) fn result_form(structured: bool) -> ResultForm {
-    if structured { ResultForm::Structured } else { ResultForm::Plain }
+pub(crate) fn result_form(structured: bool) -> ToolResultFormat {
+    if structured { ToolResultFormat::Structured } else { ToolResultFormat::Plain }
 }
 
 fn build_frontend(

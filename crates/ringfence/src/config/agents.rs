@@ -14,20 +14,20 @@ use ringfence_agent::provider::ProviderTimeouts;
 use ringfence_kernel::Dialect;
 use serde::Deserialize;
 
-use crate::config::limits::{ConfigDuration, LimitKeys};
-use crate::config::{FromName, NamedValues, named_value};
+use crate::config::limits::{ConfigDuration, LimitsConfigSection};
+use crate::config::{NamedSetting, NamedValues, named_value};
 
 /// An agent, or `defaults` for what holds without one.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct AgentKeys {
+pub(crate) struct AgentConfigSection {
     pub(crate) workspace: Option<String>,
     pub(crate) restrict_to_workspace: Option<bool>,
     pub(crate) max_tool_iterations: Option<i64>,
-    pub(crate) tools: AgentToolKeys,
-    pub(crate) limits: LimitKeys,
-    dialect: Option<FromName<Dialect>>,
-    provider: Option<FromName<ProviderChoice>>,
+    pub(crate) tools: AgentToolsConfigSection,
+    pub(crate) limits: LimitsConfigSection,
+    dialect: Option<NamedSetting<Dialect>>,
+    provider: Option<NamedSetting<ProviderChoice>>,
     base_url: Option<String>,
     api_key_env: Option<String>,
     model: Option<String>,
@@ -51,15 +51,15 @@ pub(crate) struct AgentKeys {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct AgentToolKeys {
-    pub(crate) fs: FsKeys,
+pub(crate) struct AgentToolsConfigSection {
+    pub(crate) fs: FsConfigSection,
     pub(crate) allow: Option<BTreeSet<String>>,
     pub(crate) deny: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct FsKeys {
+pub(crate) struct FsConfigSection {
     pub(crate) enabled: Option<bool>,
     pub(crate) max_read_bytes: Option<u64>,
     pub(crate) max_write_bytes: Option<u64>,
@@ -106,10 +106,10 @@ pub struct ModelSettings {
     pub timeouts: ProviderTimeouts,
 }
 
-impl AgentKeys {
+impl AgentConfigSection {
     /// An agent with nothing but these keys.
-    pub(crate) fn with_files(fs: FsKeys) -> Self {
-        Self { tools: AgentToolKeys { fs, ..AgentToolKeys::default() }, ..Self::default() }
+    pub(crate) fn with_files(fs: FsConfigSection) -> Self {
+        Self { tools: AgentToolsConfigSection { fs, ..AgentToolsConfigSection::default() }, ..Self::default() }
     }
 
     /// The keys that are set here, and the others of `other`. Not the tables that tighten: those all hold.

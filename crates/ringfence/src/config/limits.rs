@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct LimitKeys {
+pub(crate) struct LimitsConfigSection {
     max_argument_bytes: Option<u64>,
     max_read_bytes: Option<u64>,
     max_hash_bytes: Option<u64>,
@@ -50,7 +50,7 @@ pub(crate) struct LimitKeys {
     max_approval_duration: Option<ConfigDuration>,
 }
 
-impl LimitKeys {
+impl LimitsConfigSection {
     /// The limits with the keys that are set here.
     pub(crate) fn apply_to(&self, base: &CallLimits) -> CallLimits {
         let write = self.max_write_bytes;

@@ -9,19 +9,19 @@ use ringfence_web::{PrivateHosts, WebApiKey};
 use serde::Deserialize;
 
 use crate::config::limits::ConfigDuration;
-use crate::config::{EnvironmentVariables, FromName, NamedValues, named_value};
+use crate::config::{EnvironmentVariables, NamedSetting, NamedValues, named_value};
 
 /// No name of a server is longer. With the longest name of a tool it still fits what models' interfaces take.
 pub(crate) const MAX_NAME_CHARS: usize = 20;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct McpServerKeys {
+pub(crate) struct McpServerConfigSection {
     command: Option<String>,
     args: Vec<String>,
     env: Vec<String>,
     jail: Option<bool>,
-    workspace: Option<FromName<ServerWorkspaceAccess>>,
+    workspace: Option<NamedSetting<ServerWorkspaceAccess>>,
     network: Vec<String>,
     url: Option<String>,
     key_env: Option<String>,
@@ -32,14 +32,14 @@ pub(crate) struct McpServerKeys {
 #[derive(Clone, Debug)]
 pub struct McpServerConfig {
     pub name: String,
-    pub transport: ServerTransport,
+    pub transport: McpServerTransport,
     /// Time limit of a call, where that is less than the general one.
     pub timeout: Option<Duration>,
 }
 
 /// Transport to the server.
 #[derive(Clone, Debug)]
-pub enum ServerTransport {
+pub enum McpServerTransport {
     /// We start it, and talk over its standard input and output.
     Program(McpServerProgram),
     /// It runs somewhere, and we post to it.
@@ -83,12 +83,12 @@ impl McpServerProgram {
 
 /// Merges two layers, with warnings for the user. Fails with the invalid key.
 pub(crate) fn merge_servers(
-    managed: &BTreeMap<String, McpServerKeys>,
-    user: &BTreeMap<String, McpServerKeys>,
+    managed: &BTreeMap<String, McpServerConfigSection>,
+    user: &BTreeMap<String, McpServerConfigSection>,
     variables: &EnvironmentVariables,
 ) -> Result<(Vec<McpServerConfig>, Vec<String>), String> {
     // A name of the machine's owner holds for every user.
-    let all: BTreeMap<&String, &McpServerKeys> = user.iter().chain(managed).collect();
+    let all: BTreeMap<&String, &McpServerConfigSection> = user.iter().chain(managed).collect();
     let mut warnings = Vec::new();
     let mut servers = Vec::new();
     for (name, keys) in all {
@@ -116,9 +116,9 @@ pub(crate) fn merge_servers(
 }
 
 fn server_transport(
-    keys: &McpServerKeys,
+    keys: &McpServerConfigSection,
     mut variable: impl FnMut(&str) -> Option<String>,
-) -> Result<ServerTransport, String> {
+) -> Result<McpServerTransport, String> {
     let wrong = |problem: &str| Err(problem.to_owned());
     match (&keys.command, &keys.url) {
         (Some(_), Some(_)) => wrong("set either `command` or `url`, not both"),
@@ -128,7 +128,7 @@ fn server_transport(
         {
             wrong("`args`, `env`, `jail`, `workspace` and `network` cannot be combined with `url`")
         }
-        (None, Some(url)) => Ok(ServerTransport::Url {
+        (None, Some(url)) => Ok(McpServerTransport::Url {
             url: url.clone(),
             key: keys.key_env.as_deref().and_then(variable).map(WebApiKey::new),
         }),
@@ -142,7 +142,7 @@ fn server_transport(
         (Some(_), None) if keys.jail == Some(false) && keys.grants_access() => wrong(
             "`workspace` and `network` require `jail = true`; outside the sandbox a program has your full permissions",
         ),
-        (Some(command), None) => Ok(ServerTransport::Program(McpServerProgram {
+        (Some(command), None) => Ok(McpServerTransport::Program(McpServerProgram {
             command: command.clone(),
             args: keys.args.clone(),
             env: EnvironmentVariables(
@@ -155,7 +155,7 @@ fn server_transport(
     }
 }
 
-impl McpServerKeys {
+impl McpServerConfigSection {
     /// Whether it is given something that programs in the jail do not have.
     fn grants_access(&self) -> bool {
         self.workspace.is_some() || !self.network.is_empty()

@@ -32,14 +32,14 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::codec::io_text::IoText;
-use crate::config::agents::{AgentKeys, FsKeys, ModelSettings};
+use crate::config::agents::{AgentConfigSection, FsConfigSection, ModelSettings};
 pub use crate::config::approval_mode::ApprovalMode;
 pub use crate::config::environment::{Environment, EnvironmentVariables};
-use crate::config::limits::LimitKeys;
-use crate::config::mcp_servers::{McpServerConfig, McpServerKeys, merge_servers};
+use crate::config::limits::LimitsConfigSection;
+use crate::config::mcp_servers::{McpServerConfig, McpServerConfigSection, merge_servers};
 use crate::config::rules::{RuleFile, RuleFileFormat};
-use crate::config::strict_modes::{UnsafeFile, check_config, check_state};
-use crate::config::web::{WebKeys, WebSettings, merge_web};
+use crate::config::strict_modes::{UnsafePermissionsError, check_config, check_state};
+use crate::config::web::{WebConfigSection, WebSettings, merge_web};
 use crate::config::workspace::{WorkspaceSource, choose_workspace};
 
 /// The file in a workspace that can tighten what its user allows.
@@ -122,7 +122,7 @@ pub struct AppSettings {
     pub mounts: Vec<MountSetting>,
     pub agent: Option<String>,
     /// Tables about each named agent, for a run whose workflow names one.
-    pub(crate) agent_tables: BTreeMap<String, Vec<AgentKeys>>,
+    pub(crate) agent_tables: BTreeMap<String, Vec<AgentConfigSection>>,
     /// The workflow run whose state is `@state`.
     pub run: Option<String>,
     /// The graph of its workflow, such as `@pkg/workflow.graph.json`.
@@ -177,7 +177,7 @@ pub enum ConfigError {
     #[error("cannot read the config file {file}: {}", IoText(.source))]
     Read { file: String, source: std::io::Error },
     #[error(transparent)]
-    Unsafe(#[from] UnsafeFile),
+    Unsafe(#[from] UnsafePermissionsError),
     #[error("invalid config file {file}: {problem}")]
     Wrong { file: String, problem: String },
     #[error("there is no agent `{0}` in the config{1}")]
@@ -198,22 +198,22 @@ pub enum ConfigError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ConfigFile {
-    agents: BTreeMap<String, AgentKeys>,
-    mounts: BTreeMap<String, MountKeys>,
+    agents: BTreeMap<String, AgentConfigSection>,
+    mounts: BTreeMap<String, MountConfigSection>,
     workspaces: BTreeMap<String, String>,
-    policy: PolicyKeys,
-    dialect: Option<FromName<Dialect>>,
-    preset: Option<FromName<Preset>>,
-    durability: Option<FromName<Durability>>,
-    names: Option<FromName<NameRule>>,
+    policy: PolicyConfigSection,
+    dialect: Option<NamedSetting<Dialect>>,
+    preset: Option<NamedSetting<Preset>>,
+    durability: Option<NamedSetting<Durability>>,
+    names: Option<NamedSetting<NameRule>>,
     log: Option<String>,
     audit_heads: Option<String>,
-    limits: LimitKeys,
-    tools: ToolKeys,
-    approval: ApprovalKeys,
-    run_code: RunCodeKeys,
-    web: WebKeys,
-    mcp_servers: BTreeMap<String, McpServerKeys>,
+    limits: LimitsConfigSection,
+    tools: ToolsConfigSection,
+    approval: ApprovalConfigSection,
+    run_code: RunCodeConfigSection,
+    web: WebConfigSection,
+    mcp_servers: BTreeMap<String, McpServerConfigSection>,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
     #[serde(skip)]
@@ -222,30 +222,30 @@ struct ConfigFile {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct ApprovalKeys {
+struct ApprovalConfigSection {
     unattended: Option<bool>,
     pause_after_denials: Option<NonZeroU64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct RunCodeKeys {
+struct RunCodeConfigSection {
     waiting_jails: Option<u32>,
     detect_toolchains: Option<bool>,
     toolchains: Option<Vec<PathBuf>>,
-    fallback: Option<FromName<JailFallback>>,
+    fallback: Option<NamedSetting<JailFallback>>,
 }
 
 /// File permissions of agents in the crewagent dialect.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct PolicyKeys {
-    fs: Option<FsKeys>,
+struct PolicyConfigSection {
+    fs: Option<FsConfigSection>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct MountKeys {
+struct MountConfigSection {
     path: String,
     #[serde(default)]
     mode: MountMode,
@@ -264,15 +264,15 @@ enum MountMode {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct WorkspaceFile {
-    preset: Option<FromName<Preset>>,
-    limits: LimitKeys,
-    tools: ToolKeys,
+    preset: Option<NamedSetting<Preset>>,
+    limits: LimitsConfigSection,
+    tools: ToolsConfigSection,
     rules: Vec<RuleText>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct ToolKeys {
+struct ToolsConfigSection {
     allow: Option<BTreeSet<String>>,
     deny: BTreeSet<String>,
 }
@@ -321,10 +321,10 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     if !flags.allow.is_empty() {
         narrow_tools(
             &mut tools,
-            &ToolKeys { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() },
+            &ToolsConfigSection { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() },
         );
     }
-    let rules = FsKeyLayers { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
+    let rules = FsConfigLayers { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
     let mut limits = managed.limits.apply_to(&user.limits.apply_to(&rules.base_limits()));
     rules.apply(&mut limits, &mut tools)?;
     let agent_tables = rules.by_agent();
@@ -391,7 +391,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     })
 }
 
-fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCodeSettings {
+fn run_code(managed: &RunCodeConfigSection, user: &RunCodeConfigSection) -> RunCodeSettings {
     RunCodeSettings {
         waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MAX_WAITING_JAILS),
         detect_toolchains: managed.detect_toolchains.or(user.detect_toolchains).unwrap_or(true),
@@ -400,12 +400,12 @@ fn run_code(managed: &RunCodeKeys, user: &RunCodeKeys) -> RunCodeSettings {
     }
 }
 
-fn agent_keys(file: &ConfigFile, id: &str) -> AgentKeys {
+fn agent_keys(file: &ConfigFile, id: &str) -> AgentConfigSection {
     file.agents.get(id).cloned().unwrap_or_default()
 }
 
 /// The agent that was chosen, with the defaults for what it does not say.
-fn selected_agent(file: &ConfigFile, flags: &CliFlags) -> AgentKeys {
+fn selected_agent(file: &ConfigFile, flags: &CliFlags) -> AgentConfigSection {
     let named = flags.agent.as_deref().map(|id| agent_keys(file, id)).unwrap_or_default();
     named.or(agent_keys(file, "defaults"))
 }
@@ -419,19 +419,19 @@ fn check_agents(file: &ConfigFile) -> Result<(), ConfigError> {
 }
 
 /// The layers with keys about an agent's file access.
-struct FsKeyLayers<'a> {
+struct FsConfigLayers<'a> {
     files: [&'a ConfigFile; 2],
     agent: Option<&'a str>,
     dialect: Dialect,
 }
 
-impl FsKeyLayers<'_> {
+impl FsConfigLayers<'_> {
     /// The limits before any table: the dialect's own, or those of the tables `policy.fs`.
     fn base_limits(&self) -> CallLimits {
         let mut limits = CallLimits::for_dialect(self.dialect);
-        let policies: Vec<&FsKeys> = self.files.iter().filter_map(|file| file.policy.fs.as_ref()).collect();
+        let policies: Vec<&FsConfigSection> = self.files.iter().filter_map(|file| file.policy.fs.as_ref()).collect();
         if self.dialect == Dialect::Crewagent && !policies.is_empty() {
-            let least = |pick: fn(&FsKeys) -> Option<u64>, default| {
+            let least = |pick: fn(&FsConfigSection) -> Option<u64>, default| {
                 policies.iter().map(|keys| pick(keys).unwrap_or(default)).min()
             };
             limits.read_bytes = least(|keys| keys.max_read_bytes, 524_288).unwrap_or(limits.read_bytes);
@@ -442,11 +442,11 @@ impl FsKeyLayers<'_> {
     }
 
     /// Every table that can only tighten: the policy, the defaults of agents, and the agent's own.
-    fn tables(&self) -> Result<Vec<AgentKeys>, ConfigError> {
+    fn tables(&self) -> Result<Vec<AgentConfigSection>, ConfigError> {
         let mut tables = Vec::new();
         if self.dialect == Dialect::Crewagent {
             let policies = self.files.iter().filter_map(|file| file.policy.fs.clone());
-            tables.extend(policies.map(AgentKeys::with_files));
+            tables.extend(policies.map(AgentConfigSection::with_files));
         }
         if let Some(id) = self.agent {
             let known = self.files.iter().flat_map(|file| file.agents.keys()).filter(|id| *id != "defaults");
@@ -469,8 +469,8 @@ impl FsKeyLayers<'_> {
     }
 
     /// The tables of every agent that has a name.
-    fn by_agent(&self) -> BTreeMap<String, Vec<AgentKeys>> {
-        let mut tables: BTreeMap<String, Vec<AgentKeys>> = BTreeMap::new();
+    fn by_agent(&self) -> BTreeMap<String, Vec<AgentConfigSection>> {
+        let mut tables: BTreeMap<String, Vec<AgentConfigSection>> = BTreeMap::new();
         for (id, table) in self.files.iter().flat_map(|file| &file.agents).filter(|(id, _)| *id != "defaults") {
             tables.entry(id.clone()).or_default().push(table.clone());
         }
@@ -479,11 +479,11 @@ impl FsKeyLayers<'_> {
 }
 
 /// Applies one table to limits and tools.
-fn apply_table(table: AgentKeys, limits: &mut CallLimits, tools: &mut ToolFilter) {
-    let AgentKeys { tools: table, limits: keys, .. } = table;
-    narrow_tools(tools, &ToolKeys { allow: table.allow, deny: table.deny });
+fn apply_table(table: AgentConfigSection, limits: &mut CallLimits, tools: &mut ToolFilter) {
+    let AgentConfigSection { tools: table, limits: keys, .. } = table;
+    narrow_tools(tools, &ToolsConfigSection { allow: table.allow, deny: table.deny });
     *limits = limits.tightened(&keys.apply_to(limits));
-    let FsKeys { enabled, max_read_bytes, max_write_bytes } = table.fs;
+    let FsConfigSection { enabled, max_read_bytes, max_write_bytes } = table.fs;
     if enabled == Some(false) {
         tools.allow = Some(BTreeSet::new());
     }
@@ -497,7 +497,7 @@ fn apply_table(table: AgentKeys, limits: &mut CallLimits, tools: &mut ToolFilter
 /// Mounts of the machine's owner hold; the command line comes before the user's file.
 fn mounts_of(flags: &CliFlags, managed: &ConfigFile, user: &ConfigFile) -> Vec<MountSetting> {
     let of_file = |file: &ConfigFile| {
-        let mount = |(alias, keys): (&String, &MountKeys)| MountSetting {
+        let mount = |(alias, keys): (&String, &MountConfigSection)| MountSetting {
             alias: alias.clone(),
             path: keys.path.clone(),
             rights: match keys.mode {
@@ -576,7 +576,7 @@ impl AppSettings {
 }
 
 /// Fewer tools: denied by anyone is denied, allowed is what all allow.
-fn narrow_tools(tools: &mut ToolFilter, by: &ToolKeys) {
+fn narrow_tools(tools: &mut ToolFilter, by: &ToolsConfigSection) {
     tools.deny.extend(by.deny.iter().cloned());
     if let Some(allow) = &by.allow {
         tools.allow = Some(match &tools.allow {
@@ -637,10 +637,10 @@ fn wrong_file(file: &str, problem: &str) -> ConfigError {
 
 /// A setting that is one of a few words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FromName<T>(T);
+pub(crate) struct NamedSetting<T>(T);
 
-pub(crate) fn named_value<T>(name: Option<FromName<T>>) -> Option<T> {
-    name.map(|FromName(value)| value)
+pub(crate) fn named_value<T>(name: Option<NamedSetting<T>>) -> Option<T> {
+    name.map(|NamedSetting(value)| value)
 }
 
 /// The words of a setting and what they mean.
@@ -673,7 +673,7 @@ impl NamedValues for NameRule {
     const VALUES: &'static [(&'static str, Self)] = &[("native", Self::Native), ("portable", Self::Portable)];
 }
 
-impl<'de, T: NamedValues> Deserialize<'de> for FromName<T> {
+impl<'de, T: NamedValues> Deserialize<'de> for NamedSetting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let found = T::VALUES.iter().find(|(name, _)| *name == text);

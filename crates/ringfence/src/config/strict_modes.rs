@@ -37,7 +37,7 @@ const AUDIT_DIRECTORY: &str = "audit";
 
 /// A file or directory of ours that others could have written.
 #[derive(Debug, thiserror::Error)]
-pub enum UnsafeFile {
+pub enum UnsafePermissionsError {
     #[error(
         "`{path}` belongs to another user (uid {owner}), who could change {what}; use a directory of your own, or `chown` it"
     )]
@@ -53,12 +53,12 @@ pub enum UnsafeFile {
 }
 
 /// Checks a config file, and every directory above it.
-pub(crate) fn check_config(file: &Path) -> Result<(), UnsafeFile> {
+pub(crate) fn check_config(file: &Path) -> Result<(), UnsafePermissionsError> {
     check_path(file, "your config")
 }
 
 /// Checks the state directory, every directory above it and what is in it. One that is missing is made by us later.
-pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
+pub(crate) fn check_state(state: &Path) -> Result<(), UnsafePermissionsError> {
     const WHAT: &str = "ringfence's state";
     check_path(state, WHAT)?;
     for directory in [state.to_owned(), state.join(AUDIT_DIRECTORY)] {
@@ -74,8 +74,8 @@ pub(crate) fn check_state(state: &Path) -> Result<(), UnsafeFile> {
 
 /// Checks from the root down to `path`, as far as it exists, along every link: a user who can replace a link chooses
 /// the file.
-fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
-    let failed = |path: &Path, source| UnsafeFile::Stat { path: path.display().to_string(), source };
+fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafePermissionsError> {
+    let failed = |path: &Path, source| UnsafePermissionsError::Stat { path: path.display().to_string(), source };
     let mut path = std::path::absolute(path).map_err(|source| failed(path, source))?;
     for _ in 0..MAX_LINKS {
         let Some(link) = check_to_link(&path, what)? else { return Ok(()) };
@@ -90,7 +90,7 @@ fn check_path(path: &Path, what: &'static str) -> Result<(), UnsafeFile> {
 }
 
 /// The same down to the first link, if there is one.
-fn check_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafeFile> {
+fn check_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, UnsafePermissionsError> {
     let above: Vec<&Path> = path.ancestors().collect();
     for ancestor in above.into_iter().rev() {
         let Some(found) = stat(ancestor)? else { break };
@@ -105,10 +105,10 @@ fn check_to_link(path: &Path, what: &'static str) -> Result<Option<PathBuf>, Uns
     Ok(None)
 }
 
-fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafeFile> {
+fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), UnsafePermissionsError> {
     let shown = || path.display().to_string();
     if !is_own_or_root(found) {
-        return Err(UnsafeFile::Owner { path: shown(), owner: found.uid(), what });
+        return Err(UnsafePermissionsError::Owner { path: shown(), owner: found.uid(), what });
     }
     // The modes of a link say nothing; that it is ours does.
     if found.is_symlink() {
@@ -118,13 +118,13 @@ fn check(path: &Path, found: &Metadata, what: &'static str) -> Result<(), Unsafe
     let group_writes = mode & GROUP_WRITES != 0;
     let is_excused = group_writes && is_private_group(found.gid()) && read_acl(path, ACCESS_ACL)?.is_none();
     match mode & OTHERS_WRITE != 0 || (group_writes && !is_excused) {
-        true => Err(UnsafeFile::Mode { path: shown(), mode, what }),
+        true => Err(UnsafePermissionsError::Mode { path: shown(), mode, what }),
         false => Ok(()),
     }
 }
 
 /// Checks what a directory gives to files that are made in it. Where others cannot enter, they reach none of these.
-fn check_new_files(directory: &Path, what: &'static str) -> Result<(), UnsafeFile> {
+fn check_new_files(directory: &Path, what: &'static str) -> Result<(), UnsafePermissionsError> {
     match std::fs::metadata(directory) {
         Ok(found) if found.is_dir() && found.mode() & OTHERS_ENTER != 0 => {}
         _ => return Ok(()),
@@ -132,13 +132,13 @@ fn check_new_files(directory: &Path, what: &'static str) -> Result<(), UnsafeFil
     // A final link was checked by `walk`, so its target directory is meant.
     let is_open = read_acl(&directory.join("."), DEFAULT_ACL)?.is_some_and(|acl| acl_lets_others_write(&acl));
     match is_open {
-        true => Err(UnsafeFile::DefaultAcl { path: directory.display().to_string(), what }),
+        true => Err(UnsafePermissionsError::DefaultAcl { path: directory.display().to_string(), what }),
         false => Ok(()),
     }
 }
 
 /// A POSIX ACL as the kernel gives it, if there is one.
-fn read_acl(path: &Path, name: &str) -> Result<Option<Vec<u8>>, UnsafeFile> {
+fn read_acl(path: &Path, name: &str) -> Result<Option<Vec<u8>>, UnsafePermissionsError> {
     let mut acl = vec![0; LONGEST_ACL];
     match lgetxattr(path, name, &mut acl[..]) {
         Ok(length) => {
@@ -146,7 +146,7 @@ fn read_acl(path: &Path, name: &str) -> Result<Option<Vec<u8>>, UnsafeFile> {
             Ok(Some(acl))
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => Ok(None),
-        Err(error) => Err(UnsafeFile::Stat { path: path.display().to_string(), source: error.into() }),
+        Err(error) => Err(UnsafePermissionsError::Stat { path: path.display().to_string(), source: error.into() }),
     }
 }
 
@@ -176,19 +176,21 @@ fn is_own_or_root(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == geteuid().as_raw()
 }
 
-fn stat(path: &Path) -> Result<Option<Metadata>, UnsafeFile> {
+fn stat(path: &Path) -> Result<Option<Metadata>, UnsafePermissionsError> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(UnsafeFile::Stat { path: path.display().to_string(), source }),
+        Err(source) => Err(UnsafePermissionsError::Stat { path: path.display().to_string(), source }),
     }
 }
 
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, UnsafeFile> {
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, UnsafePermissionsError> {
     let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     match listed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed.map_err(|source| UnsafeFile::Stat { path: directory.display().to_string(), source }),
+        listed => {
+            listed.map_err(|source| UnsafePermissionsError::Stat { path: directory.display().to_string(), source })
+        }
     }
 }
 
@@ -220,7 +222,7 @@ mod tests {
     use rustix::fs::{XattrFlags, removexattr, setxattr};
     use rustix::io::Errno;
 
-    use super::{UnsafeFile, check_config, check_state, is_group_of};
+    use super::{UnsafePermissionsError, check_config, check_state, is_group_of};
 
     fn set(path: &Path, mode: u32) {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -256,7 +258,10 @@ mod tests {
             let before = fs::metadata(&path).unwrap().permissions();
             set(&path, mode);
             let refused = check_state(&state).unwrap_err();
-            assert!(matches!(&refused, UnsafeFile::Mode { path: named, .. } if Path::new(named) == path), "{refused}");
+            assert!(
+                matches!(&refused, UnsafePermissionsError::Mode { path: named, .. } if Path::new(named) == path),
+                "{refused}"
+            );
             assert!(refused.to_string().contains(&format!("chmod go-w {}", path.display())), "{refused}");
             fs::set_permissions(&path, before).unwrap();
             check_state(&state).unwrap();
@@ -319,7 +324,10 @@ mod tests {
                 return;
             }
             let refused = check_state(&state).unwrap_err();
-            assert!(matches!(&refused, UnsafeFile::Mode { path: named, .. } if Path::new(named) == path), "{refused}");
+            assert!(
+                matches!(&refused, UnsafePermissionsError::Mode { path: named, .. } if Path::new(named) == path),
+                "{refused}"
+            );
             // An ACL whose mask denies writing is safe, and so is the result of `chmod go-w`.
             assert!(set_acl(&path, "system.posix_acl_access", &entries(4)));
             check_state(&state).unwrap();
@@ -356,8 +364,9 @@ mod tests {
                     return;
                 }
                 let checked = check_state(&state);
-                let is_named =
-                    |error: &UnsafeFile| error.to_string().contains(&format!("setfacl -k {}", directory.display()));
+                let is_named = |error: &UnsafePermissionsError| {
+                    error.to_string().contains(&format!("setfacl -k {}", directory.display()))
+                };
                 assert_eq!(checked.as_ref().is_err_and(is_named), is_refused, "{entries:?}: {checked:?}");
                 // In a directory that no other user can enter, the files are out of reach.
                 set(&directory, 0o700);
@@ -399,7 +408,10 @@ mod tests {
             check_config(&path).unwrap();
             set(&open, 0o777);
             let refused = check_config(&path).unwrap_err();
-            assert!(matches!(&refused, UnsafeFile::Mode { path, .. } if path.ends_with("open")), "{refused}");
+            assert!(
+                matches!(&refused, UnsafePermissionsError::Mode { path, .. } if path.ends_with("open")),
+                "{refused}"
+            );
         }
         std::os::unix::fs::symlink("loop", directory.path().join("loop")).unwrap();
         check_config(&directory.path().join("loop/x")).unwrap_err();

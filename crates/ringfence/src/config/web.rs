@@ -7,14 +7,14 @@ use serde::Deserialize;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct WebKeys {
+pub(crate) struct WebConfigSection {
     allow_private: Option<Vec<String>>,
-    search: SearchKeys,
+    search: WebSearchConfigSection,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct SearchKeys {
+struct WebSearchConfigSection {
     engine: Option<String>,
     url: Option<String>,
     key_env: Option<String>,
@@ -30,8 +30,8 @@ pub struct WebSettings {
 
 /// Merges two layers, with warnings for the user. `variable` looks up the environment. Fails with the invalid key.
 pub(crate) fn merge_web(
-    managed: &WebKeys,
-    user: &WebKeys,
+    managed: &WebConfigSection,
+    user: &WebConfigSection,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(WebSettings, Option<String>), String> {
     let private = managed.allow_private.as_deref().or(user.allow_private.as_deref()).unwrap_or_default();
@@ -50,7 +50,7 @@ pub(crate) fn merge_web(
     Ok((WebSettings { private, engine }, None))
 }
 
-fn engine(keys: &SearchKeys, key: Option<String>) -> Result<Option<SearchEngine>, String> {
+fn engine(keys: &WebSearchConfigSection, key: Option<String>) -> Result<Option<SearchEngine>, String> {
     let kind = match keys.engine.as_deref() {
         None if keys.url.is_some() || keys.key_env.is_some() => return Err("`engine` is missing".to_owned()),
         None | Some("none") => return Ok(None),

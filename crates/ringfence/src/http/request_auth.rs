@@ -17,12 +17,12 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::http::token_slots::{SlotLimits, TokenSlots};
+use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits};
 use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// Long bodies that are read at once; each can be as long as the arguments of a call.
-const LONG_BODY_SLOTS: SlotLimits = SlotLimits { per_token: 4, total: 48, reserved: 8 };
+const LONG_BODY_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 4, total: 48, reserved: 8 };
 
 /// Bytes of a body that waits for no other.
 const SHORT_BODY_BYTES: u64 = 64 << 10;
@@ -75,13 +75,13 @@ pub(crate) enum RequestBodyError {
 pub(crate) struct RequestBodyReader {
     /// Those of each token wait for each other.
     queues: Arc<Mutex<HashMap<Arc<str>, Arc<Semaphore>>>>,
-    long: TokenSlots,
+    long: AccessTokenSlots,
     max_bytes: usize,
 }
 
 impl RequestBodyReader {
     pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { queues: Arc::default(), long: TokenSlots::new(LONG_BODY_SLOTS), max_bytes }
+        Self { queues: Arc::default(), long: AccessTokenSlots::new(LONG_BODY_SLOTS), max_bytes }
     }
 
     /// The body, whole. Nothing where there is none.

@@ -116,7 +116,7 @@ impl TrustedProxies {
 
 /// Addresses of the server, and origins of pages that may use it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SourceOptions {
+pub(crate) struct RequestSourceOptions {
     pub(crate) public_url: Option<PublicUrl>,
     /// Pages that may call, besides those of this server.
     pub(crate) origins: Vec<String>,
@@ -125,7 +125,7 @@ pub(crate) struct SourceOptions {
 
 /// Refusal of a request by its host or origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SourceError {
+pub(crate) enum RequestSourceError {
     #[error("unknown host name; set it with `serve --public-url`")]
     Host,
     #[error("requests from this origin are not allowed; allow it with `serve --origin`")]
@@ -137,21 +137,21 @@ pub(crate) enum SourceError {
 pub(crate) struct RequestSourceCheck {
     /// The literal address that the server listens on.
     listen: Option<String>,
-    options: SourceOptions,
+    options: RequestSourceOptions,
 }
 
 impl RequestSourceCheck {
-    pub(crate) fn new(listen: SocketAddr, options: SourceOptions) -> Self {
+    pub(crate) fn new(listen: SocketAddr, options: RequestSourceOptions) -> Self {
         Self { listen: (!listen.ip().is_unspecified()).then(|| listen.to_string()), options }
     }
 
     /// Fails for a request that a page of another site may have sent. The peer is the other end of the connection.
-    pub(crate) fn check(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<(), SourceError> {
+    pub(crate) fn check(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<(), RequestSourceError> {
         let forwarded = self.forwarded(headers, peer);
-        let host = single_header(headers, HOST.as_str()).ok_or(SourceError::Host)?;
+        let host = single_header(headers, HOST.as_str()).ok_or(RequestSourceError::Host)?;
         let named = forwarded.host.as_deref();
         if !self.is_own_host(host) || named.is_some_and(|named| !self.is_own_host(named)) {
-            return Err(SourceError::Host);
+            return Err(RequestSourceError::Host);
         }
         let own = format!("{}://{}", forwarded.proto.as_deref().unwrap_or("http"), named.unwrap_or(host));
         let is_known = |origin: &str| {
@@ -162,7 +162,7 @@ impl RequestSourceCheck {
         let mut origins = headers.get_all(ORIGIN).iter();
         match origins.all(|origin| origin.to_str().is_ok_and(is_known)) {
             true => Ok(()),
-            false => Err(SourceError::Origin),
+            false => Err(RequestSourceError::Origin),
         }
     }
 
@@ -248,13 +248,13 @@ mod tests {
 
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-    use super::{CidrBlock, PublicUrl, RequestSourceCheck, SourceError, SourceOptions, TrustedProxies};
+    use super::{CidrBlock, PublicUrl, RequestSourceCheck, RequestSourceError, RequestSourceOptions, TrustedProxies};
 
     const PROXY: &str = "10.1.2.3";
     const OTHER: &str = "192.0.2.9";
 
     fn check_of(public_url: Option<&str>) -> RequestSourceCheck {
-        let options = SourceOptions {
+        let options = RequestSourceOptions {
             public_url: public_url.map(|url| url.parse().unwrap()),
             origins: vec!["http://a.example".to_owned()],
             proxies: TrustedProxies(["10.0.0.0/8".parse().unwrap()].into()),
@@ -273,14 +273,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(rules: &RequestSourceCheck, peer: &str, lines: &str, expected: Result<(), SourceError>) {
+    fn check(rules: &RequestSourceCheck, peer: &str, lines: &str, expected: Result<(), RequestSourceError>) {
         let peer: IpAddr = peer.parse().unwrap();
         assert_eq!(rules.check(&headers(lines), Some(peer)), expected, "{lines}");
     }
 
     /// Holds whether there is a public URL or not.
     #[track_caller]
-    fn check_always(lines: &str, expected: Result<(), SourceError>) {
+    fn check_always(lines: &str, expected: Result<(), RequestSourceError>) {
         for url in [None, Some("https://rf.example.org"), Some("http://rf.example.org:8080/")] {
             check(&check_of(url), "127.0.0.1", lines, expected);
         }
@@ -307,10 +307,10 @@ mod tests {
             "rf.example.org:1",
         ];
         for host in others {
-            check_always(&format!("host: {host}"), Err(SourceError::Host));
+            check_always(&format!("host: {host}"), Err(RequestSourceError::Host));
         }
-        check_always("accept: x", Err(SourceError::Host));
-        check_always("host: localhost\nhost: evil.example", Err(SourceError::Host));
+        check_always("accept: x", Err(RequestSourceError::Host));
+        check_always("host: localhost\nhost: evil.example", Err(RequestSourceError::Host));
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
             ("localhost:7431", "http://a.example\norigin: http://evil"),
             ("localhost:7431", "https://rf.example.org:444"),
         ] {
-            check_always(&format!("host: {host}\norigin: {origin}"), Err(SourceError::Origin));
+            check_always(&format!("host: {host}\norigin: {origin}"), Err(RequestSourceError::Origin));
         }
     }
 
@@ -347,9 +347,14 @@ mod tests {
         ] {
             check(&rules, OTHER, lines, Ok(()));
         }
-        check(&rules, OTHER, "host: rf.example.org\norigin: https://rf.example.org:8443", Err(SourceError::Origin));
-        check(&rules, OTHER, "host: rf.example.org:80", Err(SourceError::Host));
-        check(&check_of(None), OTHER, "host: rf.example.org", Err(SourceError::Host));
+        check(
+            &rules,
+            OTHER,
+            "host: rf.example.org\norigin: https://rf.example.org:8443",
+            Err(RequestSourceError::Origin),
+        );
+        check(&rules, OTHER, "host: rf.example.org:80", Err(RequestSourceError::Host));
+        check(&check_of(None), OTHER, "host: rf.example.org", Err(RequestSourceError::Host));
     }
 
     #[test]
@@ -357,12 +362,12 @@ mod tests {
         let rules = check_of(Some("https://rf.example.org"));
         let forged = "host: rf.example.org\nx-forwarded-proto: https\nx-forwarded-host: localhost:1\n\
                       origin: https://localhost:1";
-        check(&rules, OTHER, forged, Err(SourceError::Origin));
+        check(&rules, OTHER, forged, Err(RequestSourceError::Origin));
         check(&rules, PROXY, forged, Ok(()));
         // They never make a name ours that is not.
-        check(&rules, PROXY, "host: evil\nx-forwarded-host: rf.example.org", Err(SourceError::Host));
-        check(&rules, PROXY, "host: rf.example.org\nx-forwarded-host: evil", Err(SourceError::Host));
-        check(&rules, PROXY, "host: localhost\nforwarded: host=evil;proto=https", Err(SourceError::Host));
+        check(&rules, PROXY, "host: evil\nx-forwarded-host: rf.example.org", Err(RequestSourceError::Host));
+        check(&rules, PROXY, "host: rf.example.org\nx-forwarded-host: evil", Err(RequestSourceError::Host));
+        check(&rules, PROXY, "host: localhost\nforwarded: host=evil;proto=https", Err(RequestSourceError::Host));
         let client =
             |peer: &str, lines: &str| rules.client(&headers(lines), Some(peer.parse().unwrap())).unwrap().to_string();
         assert_eq!(client(OTHER, "x-forwarded-for: 203.0.113.5"), OTHER);

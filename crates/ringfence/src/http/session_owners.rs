@@ -13,17 +13,17 @@ use ringfence_kernel::Session;
 use crate::process::lock::lock;
 
 /// A session by its id and the name of its principal: people share the session of a workspace.
-type SessionKey = (String, String);
+type SessionLookupKey = (String, String);
 
 /// The tokens of live sessions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SessionOwners(Arc<Mutex<HashMap<SessionKey, Vec<Arc<str>>>>>);
+pub(crate) struct SessionOwners(Arc<Mutex<HashMap<SessionLookupKey, Vec<Arc<str>>>>>);
 
 /// A session's entry, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionOwnership {
     owners: SessionOwners,
-    session: SessionKey,
+    session: SessionLookupKey,
     token: Arc<str>,
 }
 
@@ -43,7 +43,7 @@ impl SessionOwners {
     }
 }
 
-fn key_of(session: &Session) -> SessionKey {
+fn key_of(session: &Session) -> SessionLookupKey {
     (session.id.clone(), session.principal.name.clone())
 }
 

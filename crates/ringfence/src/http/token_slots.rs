@@ -15,7 +15,7 @@ use crate::store::tokens::TokenIdentity;
 
 /// Limits on concurrent slots.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotLimits {
+pub(crate) struct TokenSlotLimits {
     pub(crate) per_token: usize,
     pub(crate) total: usize,
     /// Of the total, those that only people get.
@@ -24,25 +24,25 @@ pub(crate) struct SlotLimits {
 
 /// The slots of one kind of thing.
 #[derive(Clone, Debug)]
-pub(crate) struct TokenSlots {
-    limits: SlotLimits,
+pub(crate) struct AccessTokenSlots {
+    limits: TokenSlotLimits,
     taken: Arc<Mutex<HashMap<Arc<str>, usize>>>,
 }
 
 /// One slot, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct SlotPermit {
-    slots: TokenSlots,
+pub(crate) struct TokenSlotPermit {
+    slots: AccessTokenSlots,
     token: Arc<str>,
 }
 
-impl TokenSlots {
-    pub(crate) fn new(limits: SlotLimits) -> Self {
+impl AccessTokenSlots {
+    pub(crate) fn new(limits: TokenSlotLimits) -> Self {
         Self { limits, taken: Arc::default() }
     }
 
     /// A slot for the owner of a token. Nothing where the token, or the server, has as many as it may.
-    pub(crate) fn acquire(&self, who: &TokenIdentity) -> Option<SlotPermit> {
+    pub(crate) fn acquire(&self, who: &TokenIdentity) -> Option<TokenSlotPermit> {
         let reserved = if who.has_scope(AuthScope::Approve) { 0 } else { self.limits.reserved };
         let mut taken = lock(&self.taken);
         let own = taken.get(&who.id).copied().unwrap_or_default();
@@ -51,7 +51,7 @@ impl TokenSlots {
     }
 
     /// A slot for something that was there before the server started, whatever the limits are.
-    pub(crate) fn acquire_existing(&self, token: &str) -> SlotPermit {
+    pub(crate) fn acquire_existing(&self, token: &str) -> TokenSlotPermit {
         self.permit(&mut lock(&self.taken), &Arc::from(token))
     }
 
@@ -63,13 +63,13 @@ impl TokenSlots {
         self.limits.per_token
     }
 
-    fn permit(&self, taken: &mut HashMap<Arc<str>, usize>, token: &Arc<str>) -> SlotPermit {
+    fn permit(&self, taken: &mut HashMap<Arc<str>, usize>, token: &Arc<str>) -> TokenSlotPermit {
         *taken.entry(Arc::clone(token)).or_default() += 1;
-        SlotPermit { slots: self.clone(), token: Arc::clone(token) }
+        TokenSlotPermit { slots: self.clone(), token: Arc::clone(token) }
     }
 }
 
-impl Drop for SlotPermit {
+impl Drop for TokenSlotPermit {
     fn drop(&mut self) {
         let mut taken = lock(&self.slots.taken);
         if let Some(count) = taken.get_mut(&self.token) {
@@ -94,7 +94,7 @@ mod tests {
 
     use ringfence_kernel::{Assurance, AuthScope};
 
-    use super::{SlotLimits, TokenSlots};
+    use super::{AccessTokenSlots, TokenSlotLimits};
     use crate::store::tokens::TokenIdentity;
 
     fn test_identity(name: &str, scope: AuthScope) -> TokenIdentity {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_token_takes_its_own_slots_and_agents_together_leave_some_to_people() {
-        let slots = TokenSlots::new(SlotLimits { per_token: 3, total: 8, reserved: 2 });
+        let slots = AccessTokenSlots::new(TokenSlotLimits { per_token: 3, total: 8, reserved: 2 });
         let (a, b, c) = (
             test_identity("a", AuthScope::Call),
             test_identity("b", AuthScope::Call),

@@ -12,7 +12,7 @@ use crate::mcp::progress::ProgressSender;
 
 /// The caller that waits for a call.
 #[derive(Clone, Debug)]
-pub(super) struct McpCaller {
+pub(super) struct WaitingMcpClient {
     pub(super) client: McpClientInfo,
     pub(super) peer: Peer<RoleServer>,
     /// For what there is to say meanwhile.
@@ -23,32 +23,32 @@ pub(super) struct McpCaller {
 
 /// All of them, by session and call.
 #[derive(Clone, Debug, Default)]
-pub(super) struct McpCallers(Arc<Mutex<HashMap<(String, String), McpCaller>>>);
+pub(super) struct WaitingMcpClients(Arc<Mutex<HashMap<(String, String), WaitingMcpClient>>>);
 
 /// Keeps a caller among them until it is dropped.
 #[derive(Debug)]
-pub(super) struct McpCallerGuard {
-    callers: McpCallers,
+pub(super) struct WaitingMcpClientGuard {
+    callers: WaitingMcpClients,
     key: (String, String),
 }
 
-impl McpCallers {
-    pub(super) fn register(&self, session: &str, call: &str, caller: McpCaller) -> McpCallerGuard {
+impl WaitingMcpClients {
+    pub(super) fn register(&self, session: &str, call: &str, caller: WaitingMcpClient) -> WaitingMcpClientGuard {
         let key = (session.to_owned(), call.to_owned());
         self.lock().insert(key.clone(), caller);
-        McpCallerGuard { callers: self.clone(), key }
+        WaitingMcpClientGuard { callers: self.clone(), key }
     }
 
-    pub(super) fn find(&self, session: &str, call: &str) -> Option<McpCaller> {
+    pub(super) fn find(&self, session: &str, call: &str) -> Option<WaitingMcpClient> {
         self.lock().get(&(session.to_owned(), call.to_owned())).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), McpCaller>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), WaitingMcpClient>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for McpCallerGuard {
+impl Drop for WaitingMcpClientGuard {
     fn drop(&mut self) {
         self.callers.lock().remove(&self.key);
     }

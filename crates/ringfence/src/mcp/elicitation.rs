@@ -20,7 +20,7 @@ use rmcp::model::{
 use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
 use tokio::time::sleep;
 
-use crate::mcp::callers::{McpCaller, McpCallers};
+use crate::mcp::callers::{WaitingMcpClient, WaitingMcpClients};
 use crate::mcp::client_info::ApprovalChannel;
 
 /// Field of the elicitation.
@@ -32,7 +32,7 @@ const MAX_PREVIEW_BYTES: usize = 16 << 10;
 /// Asks the client that made a call, where its answer counts.
 #[derive(Debug)]
 pub(super) struct ElicitationApprover {
-    pub(super) callers: McpCallers,
+    pub(super) callers: WaitingMcpClients,
     /// Time to wait for a person.
     pub(super) wait: Duration,
 }
@@ -141,7 +141,7 @@ fn relayed_approval() -> Approval {
     Approval { assurance: Assurance::Relayed, by: Some(by) }
 }
 
-async fn elicit(caller: &McpCaller, request: &ApprovalRequest) -> ApprovalDecision {
+async fn elicit(caller: &WaitingMcpClient, request: &ApprovalRequest) -> ApprovalDecision {
     let asked = ServerRequest::ElicitRequest(ElicitRequest::new(elicitation_params(request)));
     match send_request(&caller.peer, asked).await {
         Ok(ClientResult::ElicitResult(result)) => decision_from_result(&result),

@@ -28,9 +28,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::roots::DeclaredRoots;
+use crate::app::roots::McpDeclaredRoots;
 use crate::mcp::McpServerContext;
-use crate::mcp::callers::{McpCaller, McpCallerGuard};
+use crate::mcp::callers::{WaitingMcpClient, WaitingMcpClientGuard};
 use crate::mcp::catch_panic::catch_panic;
 use crate::mcp::client_info::{ApprovalChannel, McpClientInfo, ProtocolEra};
 use crate::mcp::deferred::DeferredCall;
@@ -39,8 +39,8 @@ use crate::mcp::instructions::instructions;
 use crate::mcp::plain_text;
 use crate::mcp::progress::ProgressNotifier;
 use crate::mcp::resources::{self, ResourceEncoding};
-use crate::mcp::session::{McpSession, McpSessionSource, RootsState};
-use crate::mcp::tools::{ResultForm, ResultSettings, call_result, tool};
+use crate::mcp::session::{McpRootsState, McpSession, McpSessionSource};
+use crate::mcp::tools::{ToolResultFormat, ToolResultSettings, call_result, tool};
 use crate::mcp::truncate;
 
 /// The name of our question among those that a result can have.
@@ -79,7 +79,7 @@ struct McpCall<'a> {
     client: &'a McpClientInfo,
     cancel: &'a CancellationToken,
     notifier: ProgressNotifier,
-    caller: McpCaller,
+    caller: WaitingMcpClient,
 }
 
 impl McpServerHandler {
@@ -102,7 +102,7 @@ impl McpServerHandler {
             ProtocolEra::Stateless => context.meta.log_level(),
         };
         let (news, notifier) = ProgressNotifier::new(context.peer.clone(), context.meta.get_progress_token(), level);
-        let caller = McpCaller {
+        let caller = WaitingMcpClient {
             client: client.clone(),
             peer: context.peer.clone(),
             progress: news,
@@ -124,16 +124,16 @@ impl McpServerHandler {
             return;
         }
         let mut known = mcp_session.roots.lock().await;
-        if *known == RootsState::Unknown {
+        if *known == McpRootsState::Unknown {
             if let Ok(Ok(result)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
-                let open = DeclaredRoots::from_uris(result.roots.iter().map(|root| root.uri.as_str()));
+                let open = McpDeclaredRoots::from_uris(result.roots.iter().map(|root| root.uri.as_str()));
                 self.context.front.roots.narrow(&mcp_session.session.id, &open, &self.context.mounts);
             }
-            *known = RootsState::Known;
+            *known = McpRootsState::Known;
         }
     }
 
-    fn register_caller(&self, mcp_call: &McpCall<'_>) -> McpCallerGuard {
+    fn register_caller(&self, mcp_call: &McpCall<'_>) -> WaitingMcpClientGuard {
         self.context.front.callers.register(&mcp_call.session.session.id, &mcp_call.call.id, mcp_call.caller.clone())
     }
 
@@ -292,8 +292,8 @@ impl McpServerHandler {
         Ok(call_result(&reply, self.result_settings(mcp_call)).into())
     }
 
-    fn result_settings<'a>(&self, mcp_call: &'a McpCall<'_>) -> ResultSettings<'a> {
-        ResultSettings {
+    fn result_settings<'a>(&self, mcp_call: &'a McpCall<'_>) -> ToolResultSettings<'a> {
+        ToolResultSettings {
             tool: &mcp_call.call.name,
             dialect: mcp_call.session.session.dialect,
             form: self.form_for(mcp_call.client),
@@ -301,9 +301,9 @@ impl McpServerHandler {
         }
     }
 
-    fn form_for(&self, client: &McpClientInfo) -> ResultForm {
+    fn form_for(&self, client: &McpClientInfo) -> ToolResultFormat {
         match self.context.front.form {
-            ResultForm::Structured if !client.supports_structured => ResultForm::Json,
+            ToolResultFormat::Structured if !client.supports_structured => ToolResultFormat::Json,
             form => form,
         }
     }
@@ -360,7 +360,7 @@ impl ServerHandler for McpServerHandler {
     async fn on_roots_list_changed(&self, _: NotificationContext<RoleServer>) {
         // Only a connection with a session of its own has roots.
         if let Some(mcp_session) = self.source.own_session() {
-            *mcp_session.roots.lock().await = RootsState::Unknown;
+            *mcp_session.roots.lock().await = McpRootsState::Unknown;
         }
     }
 

@@ -35,9 +35,9 @@ use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, 
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
 use crate::http::request_source::RequestSourceCheck;
 use crate::http::session_owners::SessionOwners;
-use crate::http::token_slots::{SlotLimits, SlotPermit, TokenSlots};
+use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit};
 use crate::mcp::handler::McpServerHandler;
-use crate::mcp::session::{HttpConnection, McpSessionSource, McpSessions, McpTokenId};
+use crate::mcp::session::{McpHttpConnection, McpSessionSource, McpSessions, McpTokenId};
 use crate::mcp::{McpFrontend, McpServerContext};
 use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
@@ -46,10 +46,10 @@ use crate::store::tokens::{TokenIdentity, TokenStore};
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Requests and open streams at once.
-const REQUEST_SLOTS: SlotLimits = SlotLimits { per_token: 256, total: 1536, reserved: 256 };
+const REQUEST_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 256, total: 1536, reserved: 256 };
 
 /// Sessions of clients with a handshake.
-const SESSION_SLOTS: SlotLimits = SlotLimits { per_token: 64, total: 512, reserved: 64 };
+const SESSION_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 64, total: 512, reserved: 64 };
 
 const SESSION_ID: &str = "mcp-session-id";
 
@@ -76,7 +76,7 @@ struct McpAuthLayer {
     tokens: TokenStore,
     bodies: RequestBodyReader,
     source: RequestSourceCheck,
-    requests: TokenSlots,
+    requests: AccessTokenSlots,
     rate: RequestRate,
     sessions: McpSessionTable,
 }
@@ -85,19 +85,19 @@ struct McpAuthLayer {
 #[derive(Clone, Debug)]
 struct McpSessionTable {
     manager: Arc<LocalSessionManager>,
-    slots: TokenSlots,
+    slots: AccessTokenSlots,
     owners: Arc<Mutex<HashMap<String, McpSessionOwner>>>,
 }
 
 #[derive(Debug)]
 struct McpSessionOwner {
     token: Arc<str>,
-    _slot: SlotPermit,
+    _slot: TokenSlotPermit,
 }
 
 impl McpSessionTable {
     fn new(manager: Arc<LocalSessionManager>) -> Self {
-        Self { manager, slots: TokenSlots::new(SESSION_SLOTS), owners: Arc::default() }
+        Self { manager, slots: AccessTokenSlots::new(SESSION_SLOTS), owners: Arc::default() }
     }
 
     /// Whether every session that a request names is of this token.
@@ -171,7 +171,7 @@ impl McpFrontend {
             .disable_allowed_origins();
         let served = McpServerContext::new(self, app);
         let new = move || {
-            let guest = HttpConnection { sessions: mcp_sessions.clone(), session: OnceLock::new() };
+            let guest = McpHttpConnection { sessions: mcp_sessions.clone(), session: OnceLock::new() };
             Ok(wrap_handler(McpServerHandler::new(
                 served.clone(),
                 McpSessionSource::Http(Box::new(guest)),
@@ -182,7 +182,7 @@ impl McpFrontend {
         sessions.session_config.keep_alive = Some(SESSION_IDLE);
         let sessions = McpSessionTable::new(Arc::new(sessions));
         let service = StreamableHttpService::new(new, Arc::clone(&sessions.manager), config);
-        let (bodies, requests) = (RequestBodyReader::new(longest), TokenSlots::new(REQUEST_SLOTS));
+        let (bodies, requests) = (RequestBodyReader::new(longest), AccessTokenSlots::new(REQUEST_SLOTS));
         McpAuthLayer { service, tokens, bodies, source, requests, rate, sessions }
     }
 }
@@ -241,7 +241,7 @@ impl McpAuthLayer {
     }
 
     /// A stream that ends when its token does not hold any more.
-    fn while_authenticated(&self, headers: HeaderMap, body: Body, slot: SlotPermit) -> Body {
+    fn while_authenticated(&self, headers: HeaderMap, body: Body, slot: TokenSlotPermit) -> Body {
         let (pieces, layer, checked) = (body.into_data_stream(), self.clone(), Instant::now());
         let stream = McpEventStream { pieces, layer, headers, checked, unverified: false, _slot: slot };
         Body::from_stream(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }))
@@ -278,7 +278,7 @@ struct McpEventStream {
     checked: Instant,
     /// The last time that could not be seen.
     unverified: bool,
-    _slot: SlotPermit,
+    _slot: TokenSlotPermit,
 }
 
 impl McpEventStream {

@@ -37,17 +37,17 @@ use rmcp::transport::stdio_pipes;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::callers::McpCallers;
+use self::callers::WaitingMcpClients;
 use self::catch_panic::CatchPanicService;
 use self::elicitation::ElicitationApprover;
 use self::handler::McpServerHandler;
 pub(crate) use self::http::McpHttpShared;
 use self::in_flight::InFlightRequests;
 use self::session::{McpSession, McpSessionSource};
-pub(crate) use self::tools::ResultForm;
+pub(crate) use self::tools::ToolResultFormat;
 use self::transport::StdioServerTransport;
 use crate::app::App;
-use crate::app::roots::SessionRoots;
+use crate::app::roots::McpSessionRoots;
 use crate::http::ENVELOPE_BYTES;
 
 /// Grace time of cancelled calls.
@@ -70,21 +70,26 @@ impl McpServerContext {
 /// Clients, and the calls of theirs that are under way.
 #[derive(Clone, Debug)]
 pub struct McpFrontend {
-    callers: McpCallers,
+    callers: WaitingMcpClients,
     /// How long a call waits for approval before it is deferred and its client must call again
     wait: Duration,
-    roots: SessionRoots,
-    form: ResultForm,
+    roots: McpSessionRoots,
+    form: ToolResultFormat,
 }
 
 impl McpFrontend {
     pub fn new(wait: Duration) -> Self {
-        Self { callers: McpCallers::default(), wait, roots: SessionRoots::default(), form: ResultForm::default() }
+        Self {
+            callers: WaitingMcpClients::default(),
+            wait,
+            roots: McpSessionRoots::default(),
+            form: ToolResultFormat::default(),
+        }
     }
 
     /// Sends results in another form than plain text.
     #[must_use]
-    pub(crate) fn with_form(self, form: ResultForm) -> Self {
+    pub(crate) fn with_form(self, form: ToolResultFormat) -> Self {
         Self { form, ..self }
     }
 
@@ -94,7 +99,7 @@ impl McpFrontend {
     }
 
     /// The roots of clients' sessions, for the policy that enforces them.
-    pub fn roots(&self) -> SessionRoots {
+    pub fn roots(&self) -> McpSessionRoots {
         self.roots.clone()
     }
 

@@ -35,7 +35,7 @@ const LISTED_DETAILS: [&str; 3] = ["errors", "removed", "conflicts"];
 #[derive(Deserialize)]
 struct StandardEnvelope {
     value: Option<Value>,
-    error: Option<StandardError>,
+    error: Option<StandardReplyError>,
     #[serde(default)]
     modified: bool,
     /// Hint about a truncated reply.
@@ -43,7 +43,7 @@ struct StandardEnvelope {
 }
 
 #[derive(Deserialize)]
-struct StandardError {
+struct StandardReplyError {
     message: String,
     #[serde(default)]
     details: Map<String, Value>,
@@ -55,14 +55,14 @@ pub(super) fn render(tool: &str, reply: &str, most: usize) -> Vec<String> {
     let page = match serde_json::from_str(&fitted) {
         Ok(StandardEnvelope { error: Some(error), hint, .. }) => error_page(error, hint),
         Ok(StandardEnvelope { value: Some(Value::Object(fields)), modified, .. }) => value_page(tool, fields, modified),
-        _ => TextPage::new(fitted.into_owned()),
+        _ => TextWithNotes::new(fitted.into_owned()),
     };
     page.blocks(most)
 }
 
 /// The details of an error reply that its text leaves out, for programs, unless they are long.
 pub(super) fn hidden_details(reply: &str) -> Option<Value> {
-    let Ok(StandardEnvelope { error: Some(StandardError { mut details, .. }), .. }) = serde_json::from_str(reply)
+    let Ok(StandardEnvelope { error: Some(StandardReplyError { mut details, .. }), .. }) = serde_json::from_str(reply)
     else {
         return None;
     };
@@ -83,12 +83,12 @@ pub(super) fn error_message(reply: &str) -> Cow<'_, str> {
 }
 
 /// A text, with its notes.
-struct TextPage {
+struct TextWithNotes {
     text: String,
     notes: Vec<String>,
 }
 
-impl TextPage {
+impl TextWithNotes {
     fn new(text: String) -> Self {
         Self { text, notes: Vec::new() }
     }
@@ -113,8 +113,8 @@ impl TextPage {
     }
 }
 
-fn error_page(error: StandardError, hint: Option<String>) -> TextPage {
-    let StandardError { message, mut details } = error;
+fn error_page(error: StandardReplyError, hint: Option<String>) -> TextWithNotes {
+    let StandardReplyError { message, mut details } = error;
     let mut text = error_sentence(message, &details);
     if is_program_error(&details) {
         text.push('\n');
@@ -124,7 +124,7 @@ fn error_page(error: StandardError, hint: Option<String>) -> TextPage {
         }
         text.push_str(&program_output(&mut details));
     }
-    let mut page = TextPage::new(text.trim_end().to_owned());
+    let mut page = TextWithNotes::new(text.trim_end().to_owned());
     if details.get("truncated") == Some(&Value::Bool(true)) {
         page.note(cut_note("run_code"));
     }
@@ -146,7 +146,7 @@ fn is_program_error(details: &Map<String, Value>) -> bool {
     details.contains_key("exitCode") || details.contains_key("stdout")
 }
 
-fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> TextPage {
+fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> TextWithNotes {
     let is_cut = fields.remove("truncated") == Some(Value::Bool(true));
     let hint = take_text(&mut fields, "hint");
     let mut page = match tool {
@@ -158,7 +158,7 @@ fn value_page(tool: &str, mut fields: Map<String, Value>, modified: bool) -> Tex
         "web_fetch" => fetch_page(fields),
         "list_changes" => changes_page(fields),
         _ if fields.get("text").is_some_and(Value::is_string) => mcp_tool_page(fields),
-        _ => TextPage::new(change_line(tool, fields)),
+        _ => TextWithNotes::new(change_line(tool, fields)),
     };
     match hint {
         Some(hint) => page.note(&hint),
@@ -181,9 +181,9 @@ fn cut_note(tool: &str) -> &'static str {
     }
 }
 
-fn file_page(mut fields: Map<String, Value>) -> TextPage {
+fn file_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let content = take_text(&mut fields, "content").unwrap_or_default();
-    let mut page = TextPage::new(content);
+    let mut page = TextWithNotes::new(content);
     if page.text.is_empty() {
         page.text.push_str("[empty: the file, or this part of it, has no text]");
     }
@@ -195,7 +195,7 @@ fn file_page(mut fields: Map<String, Value>) -> TextPage {
     page
 }
 
-fn entries_page(mut fields: Map<String, Value>) -> TextPage {
+fn entries_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let mut text = String::new();
     for entry in take_list(&mut fields, "entries") {
         let mark = match entry["type"].as_str() {
@@ -209,14 +209,14 @@ fn entries_page(mut fields: Map<String, Value>) -> TextPage {
     list_page(text, "the directory is empty", &fields)
 }
 
-fn paths_page(mut fields: Map<String, Value>) -> TextPage {
+fn paths_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let text = take_list(&mut fields, "paths").iter().map(|path| inline(path) + "\n").collect();
     drop_fields(&mut fields, &["scanned"]);
     list_page(text, "no path matches", &fields)
 }
 
 /// `path:line: text` for a match, `path-line- text` for a line around it, as grep prints them.
-fn matches_page(mut fields: Map<String, Value>) -> TextPage {
+fn matches_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let matches = take_list(&mut fields, "matches");
     let mut text = String::new();
     // The file, and the last of its lines that is printed.
@@ -250,9 +250,9 @@ fn matches_page(mut fields: Map<String, Value>) -> TextPage {
 }
 
 /// A list, or a text for an empty one, and the other fields.
-fn list_page(text: String, nothing: &str, rest: &Map<String, Value>) -> TextPage {
+fn list_page(text: String, nothing: &str, rest: &Map<String, Value>) -> TextWithNotes {
     let text = if text.is_empty() { format!("[{nothing}]") } else { text.trim_end_matches('\n').to_owned() };
-    let mut page = TextPage::new(text);
+    let mut page = TextWithNotes::new(text);
     let rest = lines_of(rest);
     if !rest.is_empty() {
         page.note(&rest);
@@ -261,13 +261,13 @@ fn list_page(text: String, nothing: &str, rest: &Map<String, Value>) -> TextPage
 }
 
 /// Discarded changes come first, then the output, then the exit status.
-fn program_page(mut fields: Map<String, Value>) -> TextPage {
+fn program_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let output = program_output(&mut fields);
     let changed = changed_line(&mut fields);
     let mut text = lines_of(&without_program_fields(fields));
     text.push_str(&output);
     text.push_str(&changed);
-    TextPage::new(text.trim_end().to_owned())
+    TextWithNotes::new(text.trim_end().to_owned())
 }
 
 /// Discarded changes of a program, then the committed ones.
@@ -318,15 +318,15 @@ fn changed_line(fields: &mut Map<String, Value>) -> String {
     format!("[{word}{id}: {}{more}]\n", named.join("; "))
 }
 
-fn fetch_page(mut fields: Map<String, Value>) -> TextPage {
+fn fetch_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let body = take_text(&mut fields, "body").unwrap_or_default();
     let head = ["status", "contentType", "finalUrl", "title"].iter().filter_map(|name| fields.remove(*name));
     let head: Vec<String> = head.map(|value| inline(&value)).collect();
     drop_fields(&mut fields, &["headers", "encoding", "size", "sha256"]);
-    TextPage::new(format!("HTTP {}\n{}\n{body}", head.join(" "), lines_of(&fields)))
+    TextWithNotes::new(format!("HTTP {}\n{}\n{body}", head.join(" "), lines_of(&fields)))
 }
 
-fn changes_page(mut fields: Map<String, Value>) -> TextPage {
+fn changes_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let line = |change: &Value| {
         let field = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
         let paths = texts(&change["paths"]).join(", ");
@@ -337,10 +337,10 @@ fn changes_page(mut fields: Map<String, Value>) -> TextPage {
 }
 
 /// The answer of another server's tool. Its data is mostly the same as its text.
-fn mcp_tool_page(mut fields: Map<String, Value>) -> TextPage {
+fn mcp_tool_page(mut fields: Map<String, Value>) -> TextWithNotes {
     let text = take_text(&mut fields, "text").unwrap_or_default();
     let data = fields.remove("structured").filter(|_| text.is_empty()).map(|data| data.to_string());
-    let mut page = TextPage::new(data.unwrap_or(text));
+    let mut page = TextWithNotes::new(data.unwrap_or(text));
     let rest = lines_of(&fields);
     if !rest.is_empty() {
         page.note(&rest);

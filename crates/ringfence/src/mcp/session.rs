@@ -20,7 +20,7 @@ use crate::store::tokens::TokenIdentity;
 
 /// State of the client's roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RootsState {
+pub(super) enum McpRootsState {
     Unknown,
     Known,
 }
@@ -34,7 +34,7 @@ pub(super) struct McpSession {
     _owner: Option<SessionOwnership>,
     pub(super) deferred: DeferredCalls,
     /// Roots that the session is narrowed to.
-    pub(super) roots: Line<RootsState>,
+    pub(super) roots: Line<McpRootsState>,
     /// Held by a call that may change something.
     changes: Line<()>,
     calls: AtomicU64,
@@ -47,7 +47,7 @@ impl McpSession {
             host,
             _owner: owner,
             deferred: DeferredCalls::default(),
-            roots: Line::new(RootsState::Unknown),
+            roots: Line::new(McpRootsState::Unknown),
             changes: Line::new(()),
             calls: AtomicU64::new(0),
         })
@@ -146,12 +146,12 @@ pub(super) enum McpSessionSource {
     /// There is one client, and it is known.
     Stdio(Arc<McpSession>),
     /// An authenticated HTTP client.
-    Http(Box<HttpConnection>),
+    Http(Box<McpHttpConnection>),
 }
 
 /// An authenticated HTTP connection.
 #[derive(Debug)]
-pub(super) struct HttpConnection {
+pub(super) struct McpHttpConnection {
     pub(super) sessions: McpSessions,
     /// The token whose connection it is, where it has a session of its own.
     pub(super) session: OnceLock<(Arc<str>, Arc<McpSession>)>,

@@ -21,7 +21,7 @@ const CORE_TOOLS: [&str; 7] =
 
 /// Form of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ResultForm {
+pub(crate) enum ToolResultFormat {
     /// As text for a model: the one form that every client shows to its model whole.
     #[default]
     Plain,
@@ -32,7 +32,7 @@ pub(crate) enum ResultForm {
 }
 
 /// A tool in the form of the protocol.
-pub(super) fn tool(definition: &ToolDefinition, form: ResultForm) -> Tool {
+pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool {
     let prepare = match definition.dialect {
         Dialect::Standard if !definition.name.starts_with(MCP_TOOL_PREFIX) => compact_schema,
         // Schemas of other servers, and of the systems that the other dialects come from, are theirs.
@@ -40,7 +40,7 @@ pub(super) fn tool(definition: &ToolDefinition, form: ResultForm) -> Tool {
     };
     let parameters = schema_object(&definition.parameters, prepare);
     let mut tool = Tool::new(tool_name(definition), definition.description.clone(), parameters);
-    if let Some(output) = definition.output.as_ref().filter(|_| form == ResultForm::Structured) {
+    if let Some(output) = definition.output.as_ref().filter(|_| form == ToolResultFormat::Structured) {
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
     tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));
@@ -160,32 +160,36 @@ fn drop_widths(schema: &mut Value) {
 
 /// Settings of results.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ResultSettings<'a> {
+pub(super) struct ToolResultSettings<'a> {
     pub(super) tool: &'a str,
     pub(super) dialect: Dialect,
-    pub(super) form: ResultForm,
+    pub(super) form: ToolResultFormat,
     /// Bytes that one may have, with all that it says.
     pub(super) most: usize,
 }
 
 /// The result of a call. The code and the details of an error are for programs: they are in fields that clients do not
 /// show to their models.
-pub(super) fn call_result(reply: &ToolReply, settings: ResultSettings<'_>) -> CallToolResult {
-    let ResultSettings { tool, dialect, form, most } = settings;
+pub(super) fn call_result(reply: &ToolReply, settings: ToolResultSettings<'_>) -> CallToolResult {
+    let ToolResultSettings { tool, dialect, form, most } = settings;
     let hidden = match (dialect, form) {
-        (Dialect::Standard, ResultForm::Plain) if reply.error.is_some() => plain_text::hidden_details(&reply.text),
+        (Dialect::Standard, ToolResultFormat::Plain) if reply.error.is_some() => {
+            plain_text::hidden_details(&reply.text)
+        }
         _ => None,
     };
     let hidden_bytes = hidden.as_ref().map_or(0, |details| details.to_string().len()).min(most);
     let (texts, structured) = match (dialect, form) {
         (Dialect::Miniclaw, _) => (truncated_blocks(&reply.text, most), None),
-        (Dialect::Standard, ResultForm::Plain) => (plain_text::render(tool, &reply.text, most - hidden_bytes), None),
-        (Dialect::Standard | Dialect::Crewagent, ResultForm::Structured) => {
+        (Dialect::Standard, ToolResultFormat::Plain) => {
+            (plain_text::render(tool, &reply.text, most - hidden_bytes), None)
+        }
+        (Dialect::Standard | Dialect::Crewagent, ToolResultFormat::Structured) => {
             let text = truncate::truncate_json(&reply.text, ReplyCopies::PLAIN_AND_QUOTED, most, dialect).into_owned();
             let value = serde_json::from_str(&text).ok();
             (vec![text], value)
         }
-        (Dialect::Standard | Dialect::Crewagent, ResultForm::Plain | ResultForm::Json) => {
+        (Dialect::Standard | Dialect::Crewagent, ToolResultFormat::Plain | ToolResultFormat::Json) => {
             (vec![truncate::truncate_json(&reply.text, ReplyCopies::QUOTED, most, dialect).into_owned()], None)
         }
     };
@@ -217,13 +221,13 @@ mod tests {
     use ringfence_kernel::{Dialect, ErrorKind, ToolReply};
     use serde_json::{Value, json};
 
-    use super::{ResultForm, ResultSettings, call_result, compact_schema, envelope_schema, tool_title};
+    use super::{ToolResultFormat, ToolResultSettings, call_result, compact_schema, envelope_schema, tool_title};
 
     #[track_caller]
-    fn check(reply: &str, dialect: Dialect, form: ResultForm, expected: &Value) {
+    fn check(reply: &str, dialect: Dialect, form: ToolResultFormat, expected: &Value) {
         let error = reply.contains("\"ok\":false").then_some(ErrorKind::NotFound);
         let reply = ToolReply { call_id: "1".to_owned(), text: reply.to_owned(), error, suspended: None };
-        let settings = ResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
+        let settings = ToolResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
         let mut result = serde_json::to_value(call_result(&reply, settings)).unwrap();
         result.as_object_mut().unwrap().remove("resultType");
         assert_eq!(&result, expected, "{dialect:?} {form:?}");
@@ -237,22 +241,22 @@ mod tests {
     fn a_value_is_text_for_a_model_unless_a_program_asks_for_json() {
         let reply = r#"{"ok":true,"value":{"content":"one\n","size":4}}"#;
         let plain = json!({"content": texts(&["one\n"]), "isError": false});
-        check(reply, Dialect::Standard, ResultForm::Plain, &plain);
+        check(reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
         let text = json!({"content": texts(&[reply]), "isError": false});
-        check(reply, Dialect::Standard, ResultForm::Json, &text);
+        check(reply, Dialect::Standard, ToolResultFormat::Json, &text);
         let value: Value = serde_json::from_str(reply).unwrap();
         let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": false});
-        check(reply, Dialect::Standard, ResultForm::Structured, &both);
+        check(reply, Dialect::Standard, ToolResultFormat::Structured, &both);
     }
 
     #[test]
     fn the_other_dialects_keep_their_texts() {
         let expected = json!({"content": texts(&["ok: read 3 bytes"]), "isError": false});
-        for form in [ResultForm::Plain, ResultForm::Structured] {
+        for form in [ToolResultFormat::Plain, ToolResultFormat::Structured] {
             check("ok: read 3 bytes", Dialect::Miniclaw, form, &expected);
         }
         let flat = r#"{"ok":true,"path":"@project/a","modified":true}"#;
-        check(flat, Dialect::Crewagent, ResultForm::Plain, &json!({"content": texts(&[flat]), "isError": false}));
+        check(flat, Dialect::Crewagent, ToolResultFormat::Plain, &json!({"content": texts(&[flat]), "isError": false}));
     }
 
     #[test]
@@ -260,16 +264,16 @@ mod tests {
         let reply = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
         let meta = json!({"ringfence/code": "FILE_NOT_FOUND"});
         let plain = json!({"content": texts(&["there is no `x`"]), "isError": true, "_meta": meta});
-        check(reply, Dialect::Standard, ResultForm::Plain, &plain);
+        check(reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
         let value: Value = serde_json::from_str(reply).unwrap();
         let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": true, "_meta": meta});
-        check(reply, Dialect::Standard, ResultForm::Structured, &both);
+        check(reply, Dialect::Standard, ToolResultFormat::Structured, &both);
         let details = r#"{"rule":"preset ask","layer":"preset"}"#;
         let reply = format!(r#"{{"ok":false,"error":{{"code":"FILE_NOT_FOUND","message":"no","details":{details}}}}}"#);
         let meta =
             json!({"ringfence/code": "FILE_NOT_FOUND", "ringfence/details": {"rule": "preset ask", "layer": "preset"}});
         let plain = json!({"content": texts(&["no"]), "isError": true, "_meta": meta});
-        check(&reply, Dialect::Standard, ResultForm::Plain, &plain);
+        check(&reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
     }
 
     #[test]
@@ -277,7 +281,7 @@ mod tests {
         let reply = r#"{"ok":true,"value":{"content":"a"},"modified":true}"#;
         let note = "[the user edited the arguments before this call ran]";
         let expected = json!({"content": texts(&["a", note]), "isError": false});
-        check(reply, Dialect::Standard, ResultForm::Plain, &expected);
+        check(reply, Dialect::Standard, ToolResultFormat::Plain, &expected);
     }
 
     #[test]

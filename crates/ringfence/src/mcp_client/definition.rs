@@ -9,7 +9,7 @@ use ringfence_kernel::{ExternalToolDefinition, MCP_TOOL_PREFIX, sanitize_text};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
+use crate::config::mcp_servers::{McpServerConfig, McpServerTransport};
 use crate::mcp_client::transport::truncate_line;
 
 /// The longest name that models' interfaces take.
@@ -103,11 +103,11 @@ fn parse_tool(server: &McpServerConfig, called: &str, tool: &Value) -> Result<Mc
     let kept = &full[..full.floor_char_boundary(MAX_DESCRIPTION_BYTES)];
     let description = format!("{}{}", sanitize_text(kept), if kept.len() < full.len() { "…" } else { "" });
     let transport = match &server.transport {
-        ServerTransport::Program(program) if program.is_per_call() => {
+        McpServerTransport::Program(program) if program.is_per_call() => {
             json!([program.command, program.args, program.jail, format!("{:?}", program.workspace), program.network])
         }
-        ServerTransport::Program(program) => json!([program.command, program.args, program.jail]),
-        ServerTransport::Url { url, .. } => json!(url),
+        McpServerTransport::Program(program) => json!([program.command, program.args, program.jail]),
+        McpServerTransport::Url { url, .. } => json!(url),
     };
     let all = json!([server.name, transport, called, tool["title"], tool["description"], tool["inputSchema"]]);
     Ok(McpToolDefinition {
@@ -161,10 +161,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{MAX_TOOLS, McpToolList, parse_tools};
-    use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
+    use crate::config::mcp_servers::{McpServerConfig, McpServerTransport};
 
     fn listed(tools: Vec<Value>) -> McpToolList {
-        let transport = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
+        let transport = McpServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
         parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport, timeout: None }, tools)
     }
 

@@ -7,12 +7,12 @@ use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::sanitize_text;
 use serde_json::Value;
 
-use crate::config::mcp_servers::{McpServerConfig, ServerTransport};
+use crate::config::mcp_servers::{McpServerConfig, McpServerTransport};
 use crate::mcp_client::definition::{self, McpToolList};
 use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerMessage};
 
 fn listed(result: &Value) -> McpToolList {
-    let transport = ServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
+    let transport = McpServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
     let tools = result["tools"].as_array().cloned().unwrap_or_default();
     definition::parse_tools(&McpServerConfig { name: "far-away".to_owned(), transport, timeout: None }, tools)
 }

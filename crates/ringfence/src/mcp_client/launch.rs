@@ -24,10 +24,10 @@ use ringfence_web::{HttpEndpoint, WebConnector};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::config::host::jail_settings;
-use crate::config::mcp_servers::{McpServerProgram, ServerTransport, ServerWorkspaceAccess};
+use crate::config::mcp_servers::{McpServerProgram, McpServerTransport, ServerWorkspaceAccess};
 use crate::config::{AppSettings, Environment, EnvironmentVariables};
 use crate::mcp_client::http::HttpTransport;
-use crate::mcp_client::stdio::{ProcessGuard, ResponseRouter, StdioTransport, write_messages};
+use crate::mcp_client::stdio::{McpResponseRouter, ProcessGuard, StdioTransport, write_messages};
 use crate::mcp_client::transport::{McpClientError, McpTransport};
 use crate::process::program_launcher::{LaunchedProgram, ProgramLauncher};
 
@@ -49,14 +49,14 @@ const OUTPUT_BYTES: u64 = 4 << 10;
 
 /// Grants of a server: the workspace, and egress.
 #[derive(Debug, Default)]
-pub(crate) struct ServerGrants {
+pub(crate) struct McpServerGrants {
     pub(crate) workspace: Option<Arc<dyn Workspace>>,
     pub(crate) egress: Option<Arc<dyn Egress>>,
 }
 
 /// A server that was started for one call.
 #[derive(Debug)]
-pub(crate) struct PerCallServer {
+pub(crate) struct PerCallMcpServer {
     pub(crate) transport: Arc<dyn McpTransport>,
     /// The way out that it has. It is open as long as this is there.
     pub(crate) channel: Option<Box<dyn ringfence_kernel::EgressChannel>>,
@@ -65,7 +65,7 @@ pub(crate) struct PerCallServer {
 /// Environment that servers are started with.
 #[derive(Debug)]
 pub(crate) struct ServerLauncher {
-    grants: ServerGrants,
+    grants: McpServerGrants,
     jail_settings: ringfence_sandbox::SandboxSettings,
     limits: JailLimits,
     empty: PathBuf,
@@ -76,7 +76,7 @@ pub(crate) struct ServerLauncher {
 }
 
 impl ServerLauncher {
-    pub(crate) fn new(settings: &AppSettings, environment: &Environment, grants: ServerGrants) -> Self {
+    pub(crate) fn new(settings: &AppSettings, environment: &Environment, grants: McpServerGrants) -> Self {
         let limits = &settings.limits;
         Self {
             grants,
@@ -100,11 +100,11 @@ impl ServerLauncher {
     }
 
     /// A line to a server that was just started.
-    pub(crate) fn open(&self, transport: &ServerTransport) -> Result<Arc<dyn McpTransport>, McpClientError> {
+    pub(crate) fn open(&self, transport: &McpServerTransport) -> Result<Arc<dyn McpTransport>, McpClientError> {
         match transport {
-            ServerTransport::Program(program) if program.jail => self.jail(program, self.empty_view()?, None),
-            ServerTransport::Program(program) => self.launch(program),
-            ServerTransport::Url { url, key } => {
+            McpServerTransport::Program(program) if program.jail => self.jail(program, self.empty_view()?, None),
+            McpServerTransport::Program(program) => self.launch(program),
+            McpServerTransport::Url { url, key } => {
                 let endpoint = HttpEndpoint::new(&self.net, url, key.clone());
                 let endpoint =
                     endpoint.map_err(|problem| McpClientError::Start(format!("invalid `url`: {problem}")))?;
@@ -127,7 +127,7 @@ impl ServerLauncher {
         &self,
         program: &McpServerProgram,
         cx: &CallContext<'_>,
-    ) -> Result<PerCallServer, McpClientError> {
+    ) -> Result<PerCallMcpServer, McpClientError> {
         let missing = |what: &str| {
             let message = format!("cannot grant {what} to a program here");
             McpClientError::NotStarted(ToolError::new(ErrorKind::Unavailable, message))
@@ -147,7 +147,7 @@ impl ServerLauncher {
             (hosts, Some(egress)) => Some(egress.open(hosts, cx).map_err(McpClientError::NotStarted)?),
         };
         let egress = transport.as_mut().and_then(|transport| transport.socket());
-        Ok(PerCallServer { transport: self.jail(program, view, egress)?, channel: transport })
+        Ok(PerCallMcpServer { transport: self.jail(program, view, egress)?, channel: transport })
     }
 
     fn empty_view(&self) -> Result<WorkspaceView, McpClientError> {
@@ -169,7 +169,7 @@ impl ServerLauncher {
     ) -> Result<Arc<dyn McpTransport>, McpClientError> {
         let sandbox = self.sandbox()?;
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("create a pipe"))?;
-        let (inbox, to_write) = ResponseRouter::new();
+        let (inbox, to_write) = McpResponseRouter::new();
         let work = JailedServerRun {
             sandbox,
             program: McpServerProgram {
@@ -199,7 +199,7 @@ impl ServerLauncher {
                 None => start_error("start the program")(cause),
             }
         })?;
-        let (inbox, to_write) = ResponseRouter::new();
+        let (inbox, to_write) = McpResponseRouter::new();
         let held = Arc::new(launched);
         let (ear, reader) = (Arc::clone(&inbox), Arc::clone(&held));
         spawn("mcp-writer", move || write_messages(&to_write, input))?;
@@ -216,7 +216,7 @@ impl ServerLauncher {
         })?;
         Ok(Arc::new(StdioTransport::new(
             Arc::clone(&inbox),
-            Box::new(HostServerGuard { router: inbox, program: held }),
+            Box::new(UnjailedServerGuard { router: inbox, program: held }),
         )))
     }
 
@@ -253,7 +253,7 @@ struct JailedServerRun {
     view: WorkspaceView,
     toolchains: Vec<ringfence_sandbox::Toolchain>,
     input: OwnedFd,
-    router: Arc<ResponseRouter>,
+    router: Arc<McpResponseRouter>,
     stop: Arc<AtomicBool>,
     /// Whether it printed anything.
     has_output: AtomicBool,
@@ -328,14 +328,14 @@ impl Drop for JailedServerGuard {
 
 /// A server outside of the jail. It may have something to put in order.
 #[derive(Debug)]
-struct HostServerGuard {
-    router: Arc<ResponseRouter>,
+struct UnjailedServerGuard {
+    router: Arc<McpResponseRouter>,
     program: Arc<LaunchedProgram>,
 }
 
-impl ProcessGuard for HostServerGuard {}
+impl ProcessGuard for UnjailedServerGuard {}
 
-impl Drop for HostServerGuard {
+impl Drop for UnjailedServerGuard {
     fn drop(&mut self) {
         const STOP_TIMEOUT: Duration = Duration::from_millis(500);
         self.router.close(McpClientError::Exited("the session has ended".to_owned()));

@@ -27,7 +27,7 @@ use serde::Serialize;
 use crate::config::{AppSettings, Environment};
 use crate::store::SqliteStore;
 use definition::McpToolList;
-pub(crate) use launch::ServerGrants;
+pub(crate) use launch::McpServerGrants;
 use launch::ServerLauncher;
 use server::McpServerHandle;
 use tool::{McpTool, McpToolValue};
@@ -55,7 +55,7 @@ pub(crate) fn register_tools(
     registry: &mut ToolRegistry,
     settings: &AppSettings,
     environment: &Environment,
-    reach: ServerGrants,
+    reach: McpServerGrants,
 ) -> Result<McpStartup, DuplicateToolError> {
     let mut joined = McpStartup::default();
     if settings.mcp_servers.is_empty() || settings.dialect != Dialect::Standard {
@@ -84,7 +84,7 @@ pub(crate) fn register_tools(
 
 /// Starts every server, and says how that went.
 pub(crate) fn check_servers(settings: &AppSettings, environment: &Environment) -> Vec<McpServerCheck> {
-    let checked = start_all(settings, environment, ServerGrants::default()).into_iter().map(|(server, listed)| {
+    let checked = start_all(settings, environment, McpServerGrants::default()).into_iter().map(|(server, listed)| {
         let name = server.name().to_owned();
         match listed {
             Ok(McpToolList { tools, skipped: left_out }) => {
@@ -102,7 +102,7 @@ pub(crate) fn check_servers(settings: &AppSettings, environment: &Environment) -
 fn start_all(
     settings: &AppSettings,
     environment: &Environment,
-    reach: ServerGrants,
+    reach: McpServerGrants,
 ) -> Vec<(Arc<McpServerHandle>, Result<McpToolList, String>)> {
     let starter = Arc::new(ServerLauncher::new(settings, environment, reach));
     let servers: Vec<Arc<McpServerHandle>> = settings

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use ringfence_kernel::{CallContext, ToolError};
 use serde_json::{Map, Value, json};
 
-use crate::config::mcp_servers::{McpServerConfig, McpServerProgram, ServerTransport, ServerWorkspaceAccess};
+use crate::config::mcp_servers::{McpServerConfig, McpServerProgram, McpServerTransport, ServerWorkspaceAccess};
 use crate::mcp_client::definition::{McpToolDefinition, McpToolList, parse_tools};
 use crate::mcp_client::jsonrpc::PROTOCOL_VERSIONS;
-use crate::mcp_client::launch::{PerCallServer, ServerLauncher};
+use crate::mcp_client::launch::{PerCallMcpServer, ServerLauncher};
 use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
 /// Default time for a server to be ready.
@@ -45,7 +45,7 @@ impl McpServerHandle {
     /// Where it runs, for a person who decides about its calls.
     pub(crate) fn location(&self) -> Cow<'static, str> {
         match &self.config.transport {
-            ServerTransport::Program(program) if program.is_per_call() => {
+            McpServerTransport::Program(program) if program.is_per_call() => {
                 let files = match program.workspace {
                     ServerWorkspaceAccess::None => "without files",
                     ServerWorkspaceAccess::Read => "with read access to the workspace",
@@ -56,19 +56,19 @@ impl McpServerHandle {
                 };
                 format!("in the sandbox, {files} and {network}").into()
             }
-            ServerTransport::Program(McpServerProgram { jail: true, .. }) => {
+            McpServerTransport::Program(McpServerProgram { jail: true, .. }) => {
                 "in the sandbox, without network or files".into()
             }
-            ServerTransport::Program(_) => "outside the sandbox, with your full permissions".into(),
-            ServerTransport::Url { .. } => "on another machine, or behind a local port".into(),
+            McpServerTransport::Program(_) => "outside the sandbox, with your full permissions".into(),
+            McpServerTransport::Url { .. } => "on another machine, or behind a local port".into(),
         }
     }
 
     /// Hosts that it may reach from the jail, as rules know them.
     pub(crate) fn network(&self) -> Result<Vec<String>, ToolError> {
         match &self.config.transport {
-            ServerTransport::Program(program) => self.launcher.canonical_hosts(&program.network),
-            ServerTransport::Url { .. } => Ok(Vec::new()),
+            McpServerTransport::Program(program) => self.launcher.canonical_hosts(&program.network),
+            McpServerTransport::Url { .. } => Ok(Vec::new()),
         }
     }
 
@@ -78,7 +78,7 @@ impl McpServerHandle {
         let deadline = McpDeadline { until, check: &|| Ok(()) };
         let (line, listed) = self.connect(&deadline).map_err(|trouble| trouble.to_string())?;
         // A server that is started for each call is ended.
-        let stays = !matches!(&self.config.transport, ServerTransport::Program(program) if program.is_per_call());
+        let stays = !matches!(&self.config.transport, McpServerTransport::Program(program) if program.is_per_call());
         *self.transport.lock().unwrap_or_else(PoisonError::into_inner) = Some(line).filter(|_| stays);
         Ok(listed)
     }
@@ -93,8 +93,8 @@ impl McpServerHandle {
     ) -> Result<Value, McpClientError> {
         let asked = json!({"name": tool.remote_name, "arguments": arguments});
         match &self.config.transport {
-            ServerTransport::Program(program) if program.is_per_call() => {
-                let PerCallServer { transport: line, channel } = self.launcher.open_for_call(program, cx)?;
+            McpServerTransport::Program(program) if program.is_per_call() => {
+                let PerCallMcpServer { transport: line, channel } = self.launcher.open_for_call(program, cx)?;
                 let check = || {
                     while let Some(attempt) = channel.as_ref().and_then(|channel| channel.next_attempt()) {
                         attempt.record(cx);
@@ -112,7 +112,7 @@ impl McpServerHandle {
                 }
                 answer
             }
-            ServerTransport::Program(_) | ServerTransport::Url { .. } => {
+            McpServerTransport::Program(_) | McpServerTransport::Url { .. } => {
                 self.transport_for(tool, deadline)?.request("tools/call", &asked, deadline)
             }
         }

@@ -25,22 +25,22 @@ const MAX_QUEUED: usize = 16;
 
 /// Routes a server's responses to the waiting requests.
 #[derive(Debug)]
-pub(crate) struct ResponseRouter {
-    state: Mutex<RouterState>,
+pub(crate) struct McpResponseRouter {
+    state: Mutex<McpResponseRouterState>,
     changed: Condvar,
     /// The output queue. `None` once it is closed.
     out: Mutex<Option<SyncSender<Vec<u8>>>>,
 }
 
 #[derive(Debug, Default)]
-struct RouterState {
+struct McpResponseRouterState {
     lines: LineSplitter,
     /// Waiting requests, with their responses.
     waiting: HashMap<u64, Option<Result<Value, McpServerError>>>,
     closed: Option<McpClientError>,
 }
 
-impl ResponseRouter {
+impl McpResponseRouter {
     /// With what is to be written to the server.
     pub(crate) fn new() -> (Arc<Self>, Receiver<Vec<u8>>) {
         let (out, to_write) = sync_channel(MAX_QUEUED);
@@ -112,7 +112,7 @@ impl ResponseRouter {
     }
 
     /// A panic of another holder cannot leave this half changed.
-    fn state(&self) -> MutexGuard<'_, RouterState> {
+    fn state(&self) -> MutexGuard<'_, McpResponseRouterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,13 +132,13 @@ pub(crate) trait ProcessGuard: Send + Sync + fmt::Debug {}
 /// A program and the pipes to it.
 #[derive(Debug)]
 pub(crate) struct StdioTransport {
-    router: Arc<ResponseRouter>,
+    router: Arc<McpResponseRouter>,
     next: AtomicU64,
     _program: Box<dyn ProcessGuard>,
 }
 
 impl StdioTransport {
-    pub(crate) fn new(router: Arc<ResponseRouter>, program: Box<dyn ProcessGuard>) -> Self {
+    pub(crate) fn new(router: Arc<McpResponseRouter>, program: Box<dyn ProcessGuard>) -> Self {
         Self { router, next: AtomicU64::new(1), _program: program }
     }
 }

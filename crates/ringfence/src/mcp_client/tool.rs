@@ -30,7 +30,7 @@ pub(crate) struct McpTool {
 
 /// A call that may be made.
 #[derive(Debug)]
-pub(crate) struct PreparedMcpCall {
+pub(crate) struct McpToolCallPlan {
     arguments: Map<String, serde_json::Value>,
     definition: DefinitionState,
 }
@@ -55,13 +55,13 @@ pub(crate) struct ToolCallResult {
 
 impl Tool for McpTool {
     type Args = Map<String, serde_json::Value>;
-    type Prepared = PreparedMcpCall;
+    type Prepared = McpToolCallPlan;
     type Outcome = ToolCallResult;
     const ACTIONS: &'static [PolicyAction] = &[PolicyAction::External];
     /// It notifies the server of the cancellation.
     const GRACEFUL_STOP: bool = true;
 
-    fn plan(&self, arguments: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<PreparedMcpCall>, ToolError> {
+    fn plan(&self, arguments: Self::Args, cx: &CallContext<'_>) -> Result<ToolPlan<McpToolCallPlan>, ToolError> {
         let McpToolDefinition { rule_name, digest, .. } = &self.definition;
         cx.set_subject(rule_name);
         self.check_hosts(cx)?;
@@ -78,11 +78,11 @@ impl Tool for McpTool {
         };
         Ok(ToolPlan {
             accesses: vec![ResourceAccess { action: PolicyAction::External, resource }],
-            prepared: PreparedMcpCall { arguments, definition: known },
+            prepared: McpToolCallPlan { arguments, definition: known },
         })
     }
 
-    fn preview(&self, work: &mut PreparedMcpCall, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+    fn preview(&self, work: &mut McpToolCallPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
         let McpToolDefinition { remote_name: called, description, digest, .. } = &self.definition;
         let changed = match work.definition {
             DefinitionState::Changed => "; its definition changed since it was last used",
@@ -99,7 +99,7 @@ impl Tool for McpTool {
         Ok(Preview::new(&summary, digest.as_str()).with_body(PreviewBody::Text(text)))
     }
 
-    fn run(&self, work: PreparedMcpCall, ticket: &Ticket<'_>) -> Result<ToolCallResult, ToolError> {
+    fn run(&self, work: McpToolCallPlan, ticket: &Ticket<'_>) -> Result<ToolCallResult, ToolError> {
         let McpToolDefinition { rule_name, digest, .. } = &self.definition;
         let cx = ticket.context();
         // Any result is untrusted content.
@@ -131,7 +131,7 @@ impl Tool for McpTool {
         limits.mcp_time + limits.call_time
     }
 
-    fn required_review(&self, work: &PreparedMcpCall) -> Option<ReviewRequirement> {
+    fn required_review(&self, work: &McpToolCallPlan) -> Option<ReviewRequirement> {
         let reason = "the definition of this tool changed since it was last used";
         (work.definition == DefinitionState::Changed)
             .then_some(ReviewRequirement { reason, assurance: Assurance::Person })

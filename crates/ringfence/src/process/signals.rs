@@ -15,7 +15,7 @@ pub(crate) struct ShutdownSignals {
 
 /// Meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StopSignal {
+pub(crate) enum ShutdownSignalKind {
     /// To stop what is going on.
     Interrupt,
     /// To leave.
@@ -34,11 +34,11 @@ impl ShutdownSignals {
     }
 
     /// Waits for the next one.
-    pub(crate) async fn next(&mut self) -> StopSignal {
+    pub(crate) async fn next(&mut self) -> ShutdownSignalKind {
         tokio::select! {
-            _ = self.interrupt.recv() => StopSignal::Interrupt,
-            _ = self.terminate.recv() => StopSignal::Terminate,
-            _ = self.hang_up.recv() => StopSignal::Terminate,
+            _ = self.interrupt.recv() => ShutdownSignalKind::Interrupt,
+            _ = self.terminate.recv() => ShutdownSignalKind::Terminate,
+            _ = self.hang_up.recv() => ShutdownSignalKind::Terminate,
         }
     }
 

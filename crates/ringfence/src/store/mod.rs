@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    AnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME,
+    ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME,
     DenialStreak, Grant, Principal, StoreError, SuspendLifetime,
 };
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
@@ -313,22 +313,27 @@ impl ApprovalStore for SqliteStore {
         })
     }
 
-    fn answer(&self, id: &str, answered: &ApprovalDecision, now: SystemTime) -> Result<AnswerStatus, StoreError> {
-        self.read(AnswerStatus::UnknownRequest, |connection| {
+    fn answer(
+        &self,
+        id: &str,
+        answered: &ApprovalDecision,
+        now: SystemTime,
+    ) -> Result<ApprovalAnswerStatus, StoreError> {
+        self.read(ApprovalAnswerStatus::UnknownRequest, |connection| {
             self.remove_abandoned(connection)?;
             let values = params![id, to_json(answered)?, nanos(now)];
             let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let query = "UPDATE requests SET answer = ?2 WHERE id = ?1 AND answer IS NULL AND expires > ?3";
             if change.execute(query, values)? == 1 {
                 change.commit()?;
-                return Ok(AnswerStatus::Accepted);
+                return Ok(ApprovalAnswerStatus::Accepted);
             }
             let query = "SELECT answer IS NULL FROM requests WHERE id = ?1";
             let open: Option<bool> = change.query_row(query, [id], |row| row.get(0)).optional()?;
             Ok(match open {
-                None => AnswerStatus::UnknownRequest,
-                Some(true) => AnswerStatus::Expired,
-                Some(false) => AnswerStatus::AlreadyAnswered,
+                None => ApprovalAnswerStatus::UnknownRequest,
+                Some(true) => ApprovalAnswerStatus::Expired,
+                Some(false) => ApprovalAnswerStatus::AlreadyAnswered,
             })
         })
     }

@@ -8,7 +8,7 @@ use proptest::prelude::{Strategy as _, any, prop};
 use proptest::test_runner::{Config, TestRunner};
 use ringfence::app::build_app_with_tap;
 use ringfence::config::{CliFlags, load};
-use ringfence_agent::{FileOutcome, Ledger, LedgerSink};
+use ringfence_agent::{Ledger, LedgerSink, NetFileChange};
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, Preset, ToolCall};
 use ringfence_testkit::approver::{ScriptedApprover, decision_by_person};
 use serde_json::{Value, json};
@@ -239,14 +239,14 @@ fn check_ledger(ledger: &Ledger, before: &GroupTree, after: &GroupTree, code: &s
     let changed = changed(before, after);
     for path in &changed {
         let named = ledger.files.iter().any(|file| {
-            file.path == *path || file.outcome == FileOutcome::Deleted && Path::new(path).starts_with(&file.path)
+            file.path == *path || file.outcome == NetFileChange::Deleted && Path::new(path).starts_with(&file.path)
         });
         assert!(named, "`{path}` changed, and is not in {:?} after {code}", ledger.files);
     }
     for file in &ledger.files {
         assert!(changed.contains(&file.path), "{file:?} did not happen: {code}");
         let is_there = after.iter().any(|(path, _)| *path == file.path);
-        assert_eq!(is_there, file.outcome != FileOutcome::Deleted, "{file:?}: {code}");
+        assert_eq!(is_there, file.outcome != NetFileChange::Deleted, "{file:?}: {code}");
     }
 }
 

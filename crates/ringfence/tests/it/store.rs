@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::time::SystemTime;
 
 use ringfence::store::{STORE_FILE, SqliteStore};
-use ringfence_kernel::{AnswerStatus, ApprovalRequest, ApprovalStore as _, SuspendLifetime};
+use ringfence_kernel::{ApprovalAnswerStatus, ApprovalRequest, ApprovalStore as _, SuspendLifetime};
 use ringfence_testkit::store_suite::{answer, at, check, request};
 use serde_json::json;
 
@@ -65,7 +65,7 @@ fn a_request_goes_with_who_waits_for_it_unless_it_was_left() {
     let pending = || two.pending(at(1)).unwrap().into_iter().map(|request| request.id).collect::<Vec<_>>();
     assert_eq!(pending(), ["waits", "left", "left here", "other"]);
     drop(one);
-    assert_eq!(two.answer("waits", &answer("x"), at(1)).unwrap(), AnswerStatus::UnknownRequest);
+    assert_eq!(two.answer("waits", &answer("x"), at(1)).unwrap(), ApprovalAnswerStatus::UnknownRequest);
     assert_eq!(pending(), ["left", "other"]);
     assert_eq!(SqliteStore::new(state.path()).pending(at(1)).unwrap().len(), 2);
 }
@@ -207,7 +207,7 @@ fn the_file_is_created_on_first_write_and_private() {
     let state = state();
     let store = SqliteStore::new(&state.path().join("deep/state"));
     assert!(store.pending(at(0)).unwrap().is_empty() && store.grants(at(0)).unwrap().is_empty());
-    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), AnswerStatus::UnknownRequest);
+    assert_eq!(store.answer("a", &answer("x"), at(0)).unwrap(), ApprovalAnswerStatus::UnknownRequest);
     store.close_request("a").unwrap();
     assert!(!state.path().join("deep").exists());
     store.open_request(&request("a", 0)).unwrap();
@@ -348,7 +348,7 @@ fn of_two_processes_that_answer_at_once_one_is_first() {
         let id = format!("r{round}");
         store.open_request(&request(&id, 0)).unwrap();
         let start = Barrier::new(2);
-        let puts: Vec<AnswerStatus> = std::thread::scope(|scope| {
+        let puts: Vec<ApprovalAnswerStatus> = std::thread::scope(|scope| {
             let put = |by: &'static str| {
                 let (state, start, id) = (state.path(), &start, &id);
                 scope.spawn(move || {
@@ -359,6 +359,9 @@ fn of_two_processes_that_answer_at_once_one_is_first() {
             };
             [put("x"), put("y")].map(|thread| thread.join().unwrap()).to_vec()
         });
-        assert!(puts.contains(&AnswerStatus::Accepted) && puts.contains(&AnswerStatus::AlreadyAnswered), "{puts:?}");
+        assert!(
+            puts.contains(&ApprovalAnswerStatus::Accepted) && puts.contains(&ApprovalAnswerStatus::AlreadyAnswered),
+            "{puts:?}"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ringfence_testkit::subprocess::{TestStage, run_test};
+use ringfence_testkit::subprocess::{TestBinaryDir, run_test};
 
 const MARK: &str = "RINGFENCE_TEST_CHILD";
 
@@ -24,11 +24,11 @@ pub(crate) fn is_root() -> bool {
 
 /// The test binary, where every user may run it.
 #[derive(Debug)]
-pub(crate) struct TestSubprocess(TestStage);
+pub(crate) struct TestSubprocess(TestBinaryDir);
 
 impl TestSubprocess {
     pub(crate) fn new() -> Self {
-        Self(TestStage::new())
+        Self(TestBinaryDir::new())
     }
 
     /// Directory for temporary files of the process.

@@ -15,8 +15,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ringfence_fs::Fence;
 use ringfence_kernel::{
-    CallContext, CallLimits, ChangeKind, ChangedPath, CommitState, Dialect, ErrorKind, IoMode, KeepDecision, Preview,
-    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
+    CallCommitState, CallContext, CallLimits, ChangeGroupDecision, ChangeKind, ChangedPath, Dialect, ErrorKind, IoMode,
+    Preview, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
 };
 use ringfence_testkit::world::unlock;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
@@ -71,8 +71,9 @@ impl Tool for CommitOverlayTool {
     fn run(&self, mut work: Self::Prepared, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
         work.merge();
         let changes = work.changed_paths().iter().map(change_line).collect();
-        let all = vec![KeepDecision::Keep; work.groups().len()];
-        if let Some(KeepDecision::Refuse(error)) = work.reconcile(all).into_iter().max_by_key(KeepDecision::strictness)
+        let all = vec![ChangeGroupDecision::Keep; work.groups().len()];
+        if let Some(ChangeGroupDecision::Refuse(error)) =
+            work.reconcile(all).into_iter().max_by_key(ChangeGroupDecision::strictness)
         {
             return Err(error);
         }
@@ -238,7 +239,7 @@ pub(crate) fn set_xattr(path: &Path, name: &str, value: &str) {
 }
 
 fn fence_changes(layered: &OverlayFixture) -> Result<Box<dyn WorkspaceChanges>, ToolError> {
-    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     let workspace = layered.world.fence.workspace("workspace").unwrap();
     let started = UNIX_EPOCH + Duration::from_nanos(layered.started);
@@ -247,6 +248,6 @@ fn fence_changes(layered: &OverlayFixture) -> Result<Box<dyn WorkspaceChanges>, 
 }
 
 fn view(world: &FsFixture, limits: &CallLimits) -> Result<WorkspaceView, ToolError> {
-    let signal = CommitState::new();
+    let signal = CallCommitState::new();
     world.fence.workspace("workspace").unwrap().view(&CallContext::new(limits, IoMode::Blocking, &signal))
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use ringfence_fs::MountAccess;
 use ringfence_kernel::{
-    CallContext, CallLimits, ChangeGroup, CommitState, Dialect, ErrorKind, IoMode, KeepDecision, Preset, ToolError,
+    CallCommitState, CallContext, CallLimits, ChangeGroup, ChangeGroupDecision, Dialect, ErrorKind, IoMode, Preset,
+    ToolError,
 };
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -68,10 +69,10 @@ fn both_ends_of_a_rename_are_refused_together() {
         let groups = work.groups();
         let is_refused = |group: &ChangeGroup| group.accesses.iter().any(|access| access.resource.requested_path == to);
         assert!(groups.iter().any(is_refused), "{to}");
-        let refusal = KeepDecision::Refuse(ToolError::new(ErrorKind::WrongType, "no"));
-        let wanted = |group| if is_refused(group) { refusal.clone() } else { KeepDecision::Keep };
+        let refusal = ChangeGroupDecision::Refuse(ToolError::new(ErrorKind::WrongType, "no"));
+        let wanted = |group| if is_refused(group) { refusal.clone() } else { ChangeGroupDecision::Keep };
         let decided = work.reconcile(groups.iter().map(wanted).collect());
-        assert!(decided.iter().all(|decision| matches!(decision, KeepDecision::Refuse(_))), "{to}: {decided:?}");
+        assert!(decided.iter().all(|decision| matches!(decision, ChangeGroupDecision::Refuse(_))), "{to}: {decided:?}");
     }
 }
 
@@ -197,7 +198,7 @@ fn a_read_only_preset_and_a_read_only_mount_change_nothing() {
     let mounts = vec![("docs", MountAccess::ReadOnly), ("state", MountAccess::ReadWrite)];
     let world = FsFixture::with(FsFixtureConfig { mounts, ..setup() });
     assert!(world.fence.workspace("state").is_none() && world.fence.workspace("nothing").is_none());
-    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CommitState::new());
+    let (limits, signal) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     let docs = world.fence.workspace("docs").unwrap();
     let view = docs.view(&cx).unwrap();

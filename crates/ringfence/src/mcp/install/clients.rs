@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::config::{Environment, EnvironmentVariables};
 use crate::mcp::install::builtin_tools::{BuiltinToolState, advice, tool_states};
 use crate::mcp::install::jsonc;
-use crate::mcp::install::settings_file::{SettingsFileError, read_text};
+use crate::mcp::install::settings_file::{ClientSettingsFileError, read_text};
 
 /// Name of our entry.
 pub(crate) const ENTRY_NAME: &str = "ringfence";
@@ -36,7 +36,7 @@ pub(crate) enum McpClientApp {
 
 /// Directories of clients' settings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SettingsDirs<'a> {
+pub(crate) struct ClientSettingsDirs<'a> {
     pub(crate) workspace: Option<&'a Path>,
     pub(crate) home: Option<&'a Path>,
     /// Config directory of this user.
@@ -47,7 +47,7 @@ pub(crate) struct SettingsDirs<'a> {
     pub(crate) variables: Option<&'a EnvironmentVariables>,
 }
 
-impl<'a> SettingsDirs<'a> {
+impl<'a> ClientSettingsDirs<'a> {
     pub(crate) fn from_environment(environment: &'a Environment, workspace: Option<&'a Path>) -> Self {
         // Ours is one among those of others.
         let config = environment.config.as_deref().and_then(Path::parent);
@@ -59,7 +59,7 @@ impl<'a> SettingsDirs<'a> {
 
 /// Format of a settings file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SettingsFormat {
+pub(crate) enum ClientSettingsFormat {
     Json,
     Toml,
     Yaml,
@@ -68,7 +68,7 @@ pub(crate) enum SettingsFormat {
 /// State of a client's own tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum BypassState {
+pub(crate) enum ClientBypassState {
     Open,
     Closed,
     /// The settings do not say.
@@ -79,7 +79,7 @@ pub(crate) enum BypassState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DetectedClient {
     pub(crate) client: McpClientApp,
-    pub(crate) own_tools: BypassState,
+    pub(crate) own_tools: ClientBypassState,
     /// Those that are still on.
     pub(crate) on: Vec<&'static str>,
     /// Settings that are there and cannot be read or evaluated: files and environment variables.
@@ -91,13 +91,13 @@ pub(crate) struct DetectedClient {
 }
 
 /// The clients whose settings name us, for this workspace or for all.
-pub(crate) fn detect_clients(dirs: SettingsDirs<'_>) -> Vec<DetectedClient> {
+pub(crate) fn detect_clients(dirs: ClientSettingsDirs<'_>) -> Vec<DetectedClient> {
     McpClientApp::value_variants().iter().filter_map(|client| client.detect(dirs)).collect()
 }
 
 /// Scope of the file that gets an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryScope {
+pub(crate) enum McpInstallScope {
     /// A file of the project, which others get with it.
     Project,
     /// A file of this user, for every project.
@@ -105,12 +105,12 @@ pub(crate) enum EntryScope {
 }
 
 impl McpClientApp {
-    pub(crate) fn format(self) -> SettingsFormat {
+    pub(crate) fn format(self) -> ClientSettingsFormat {
         match self {
-            Self::Codex => SettingsFormat::Toml,
-            Self::Goose => SettingsFormat::Yaml,
+            Self::Codex => ClientSettingsFormat::Toml,
+            Self::Goose => ClientSettingsFormat::Yaml,
             Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode | Self::Zed => {
-                SettingsFormat::Json
+                ClientSettingsFormat::Json
             }
         }
     }
@@ -127,15 +127,15 @@ impl McpClientApp {
         }
     }
 
-    pub(crate) fn scope(self) -> EntryScope {
+    pub(crate) fn scope(self) -> McpInstallScope {
         match self {
-            Self::Codex | Self::Goose | Self::Zed => EntryScope::User,
-            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode => EntryScope::Project,
+            Self::Codex | Self::Goose | Self::Zed => McpInstallScope::User,
+            Self::ClaudeCode | Self::Crush | Self::Gemini | Self::Opencode | Self::Vscode => McpInstallScope::Project,
         }
     }
 
     /// The files that may have our entry. It is put into the first.
-    pub(crate) fn entry_files(self, dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+    pub(crate) fn entry_files(self, dirs: ClientSettingsDirs<'_>) -> Vec<PathBuf> {
         let workspace = |name: &str| dirs.workspace.map(|directory| directory.join(name));
         let home = |name: &str| dirs.home.map(|directory| directory.join(name));
         let config = |name: &str| dirs.config.map(|directory| directory.join(name));
@@ -160,7 +160,7 @@ impl McpClientApp {
     }
 
     /// Every file that this client merges into the settings of its own tools.
-    fn settings_layers(self, dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+    fn settings_layers(self, dirs: ClientSettingsDirs<'_>) -> Vec<PathBuf> {
         let workspace = |name: &str| dirs.workspace.map(|directory| directory.join(name));
         let home = |name: &str| dirs.home.map(|directory| directory.join(name));
         let system = |name: &str| dirs.system.map(|directory| directory.join(name));
@@ -187,7 +187,7 @@ impl McpClientApp {
     }
 
     /// Files that this client executes for its settings. What they set is not known without running them.
-    fn executed_files(self, dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+    fn executed_files(self, dirs: ClientSettingsDirs<'_>) -> Vec<PathBuf> {
         let Self::Crush = self else { return Vec::new() };
         let above = dirs.workspace.into_iter().flat_map(Path::ancestors);
         let in_projects = above.flat_map(|directory| ["crushrc", ".crushrc"].map(|name| directory.join(name)));
@@ -214,14 +214,14 @@ impl McpClientApp {
     }
 
     /// Settings of this client that are there and are not evaluated.
-    fn unevaluated_settings(self, dirs: SettingsDirs<'_>) -> Vec<String> {
+    fn unevaluated_settings(self, dirs: ClientSettingsDirs<'_>) -> Vec<String> {
         let exists = |file: &PathBuf| std::fs::symlink_metadata(file).is_ok();
         let files = self.executed_files(dirs).into_iter().filter(exists).map(|file| short_name(&file));
         let is_set = |name: &&&str| dirs.variables.is_some_and(|variables| variables.0.contains_key(**name));
         files.chain(self.settings_variables().iter().filter(is_set).map(|name| format!("${name}"))).collect()
     }
 
-    fn detect(self, dirs: SettingsDirs<'_>) -> Option<DetectedClient> {
+    fn detect(self, dirs: ClientSettingsDirs<'_>) -> Option<DetectedClient> {
         let entries = self.entry_files(dirs).into_iter().filter_map(|file| self.read(&file)?.ok());
         if !entries.into_iter().any(|settings| self.has_our_entry(&settings, dirs)) {
             return None;
@@ -240,11 +240,11 @@ impl McpClientApp {
             states.map(|(tool, _)| *tool).collect::<Vec<_>>()
         };
         let own_tools = match (with(BuiltinToolState::On).is_empty(), with(BuiltinToolState::Unknown).is_empty()) {
-            (false, _) => BypassState::Open,
-            (true, true) if states.is_some() && unread.is_empty() => BypassState::Closed,
-            (true, _) => BypassState::Unknown,
+            (false, _) => ClientBypassState::Open,
+            (true, true) if states.is_some() && unread.is_empty() => ClientBypassState::Closed,
+            (true, _) => ClientBypassState::Unknown,
         };
-        let advice = (own_tools != BypassState::Closed).then(|| advice(self));
+        let advice = (own_tools != ClientBypassState::Closed).then(|| advice(self));
         Some(DetectedClient { client: self, own_tools, on: with(BuiltinToolState::On), unread, advice })
     }
 
@@ -252,7 +252,7 @@ impl McpClientApp {
     fn read(self, file: &Path) -> Option<Result<Value, String>> {
         let text = match read_text(file) {
             Ok(text) => text,
-            Err(SettingsFileError::Io(error))
+            Err(ClientSettingsFileError::Io(error))
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
             {
                 return None;
@@ -263,16 +263,18 @@ impl McpClientApp {
         let value = match self.format() {
             // An agent of its own, with its settings above its text.
             _ if is_markdown => front_matter(&text).map(|settings| json!({"agent": {"own": settings}})),
-            SettingsFormat::Json if text.trim().is_empty() => Some(json!({})),
-            SettingsFormat::Json => jsonc::parse_jsonc(&text),
-            SettingsFormat::Toml => text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok()),
-            SettingsFormat::Yaml if text.trim().is_empty() => Some(json!({})),
-            SettingsFormat::Yaml => yaml_mapping(&text).map(Value::Object),
+            ClientSettingsFormat::Json if text.trim().is_empty() => Some(json!({})),
+            ClientSettingsFormat::Json => jsonc::parse_jsonc(&text),
+            ClientSettingsFormat::Toml => {
+                text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok())
+            }
+            ClientSettingsFormat::Yaml if text.trim().is_empty() => Some(json!({})),
+            ClientSettingsFormat::Yaml => yaml_mapping(&text).map(Value::Object),
         };
         Some(value.ok_or_else(|| short_name(file)))
     }
 
-    fn has_our_entry(self, settings: &Value, dirs: SettingsDirs<'_>) -> bool {
+    fn has_our_entry(self, settings: &Value, dirs: ClientSettingsDirs<'_>) -> bool {
         let servers = &settings[self.servers_key()];
         let is_there = |servers: &Value| servers.get(ENTRY_NAME).is_some();
         match self {
@@ -288,7 +290,7 @@ impl McpClientApp {
 }
 
 /// The directories from the workspace up to that of its repository.
-fn project_directories(dirs: SettingsDirs<'_>) -> Vec<&Path> {
+fn project_directories(dirs: ClientSettingsDirs<'_>) -> Vec<&Path> {
     let mut directories = Vec::new();
     for directory in dirs.workspace.into_iter().flat_map(Path::ancestors) {
         directories.push(directory);
@@ -301,7 +303,7 @@ fn project_directories(dirs: SettingsDirs<'_>) -> Vec<&Path> {
 
 /// Codex reads `.codex` in the directories of the project and in the home; each has settings, and agents that the model can
 /// start, with settings of their own.
-fn codex_layers(dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+fn codex_layers(dirs: ClientSettingsDirs<'_>) -> Vec<PathBuf> {
     let above = project_directories(dirs).into_iter().chain(dirs.home).map(|directory| directory.join(".codex"));
     let mut files = Vec::new();
     for directory in above.chain(dirs.system.map(|system| system.join("codex"))) {
@@ -312,7 +314,7 @@ fn codex_layers(dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
 }
 
 /// opencode reads the directories of the project, those of the user and of the machine; each has settings and agents.
-fn opencode_layers(dirs: SettingsDirs<'_>) -> Vec<PathBuf> {
+fn opencode_layers(dirs: ClientSettingsDirs<'_>) -> Vec<PathBuf> {
     let above = project_directories(dirs).into_iter();
     let mut directories: Vec<PathBuf> =
         above.flat_map(|directory| [directory.to_owned(), directory.join(".opencode")]).collect();
@@ -363,7 +365,7 @@ mod tests {
 
     use clap::ValueEnum as _;
 
-    use super::{BypassState, DetectedClient, McpClientApp, SettingsDirs, detect_clients};
+    use super::{ClientBypassState, ClientSettingsDirs, DetectedClient, McpClientApp, detect_clients};
     use crate::config::EnvironmentVariables;
     use crate::mcp::install::builtin_tools::advice;
 
@@ -385,7 +387,7 @@ mod tests {
         let home = directory.path().join("r/ws");
         std::fs::create_dir_all(directory.path().join("r/.git")).unwrap();
         let (config, system) = (home.join(".config"), home.join("etc"));
-        detect_clients(SettingsDirs {
+        detect_clients(ClientSettingsDirs {
             workspace: Some(&home),
             home: Some(&home),
             config: Some(&config),
@@ -395,11 +397,11 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(client: McpClientApp, files: &[(&str, &str)], gate: BypassState, on: &[&str]) {
+    fn check(client: McpClientApp, files: &[(&str, &str)], gate: ClientBypassState, on: &[&str]) {
         let found = found(files);
         let [only] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((only.client, only.own_tools, only.on.as_slice()), (client, gate, on), "{files:?}");
-        assert_eq!(only.advice.is_some(), gate != BypassState::Closed);
+        assert_eq!(only.advice.is_some(), gate != ClientBypassState::Closed);
     }
 
     /// A client of which nothing is turned off: everything that it has is on.
@@ -407,14 +409,14 @@ mod tests {
     fn all_tools_on(client: McpClientApp, files: &[(&str, &str)]) -> Vec<&'static str> {
         let found = found(files);
         let [only] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((only.client, only.own_tools), (client, BypassState::Open));
+        assert_eq!((only.client, only.own_tools), (client, ClientBypassState::Open));
         only.on.clone()
     }
 
     /// A change of a client's settings changes what goes through the fence.
     #[test]
     fn every_settings_file_of_a_client_is_protected() {
-        let dirs = SettingsDirs {
+        let dirs = ClientSettingsDirs {
             workspace: Some(Path::new("workspace")),
             home: Some(Path::new("home")),
             config: Some(Path::new("home/.config")),
@@ -438,7 +440,8 @@ mod tests {
         assert_eq!(found(&[]), []);
         assert_eq!(found(&[(".mcp.json", r#"{"mcpServers": {"other": {}}}"#), ("crush.json", "nonsense")]), []);
         let nowhere = Some(Path::new("/nowhere"));
-        let dirs = SettingsDirs { workspace: None, home: None, config: nowhere, system: nowhere, variables: None };
+        let dirs =
+            ClientSettingsDirs { workspace: None, home: None, config: nowhere, system: nowhere, variables: None };
         assert_eq!(detect_clients(dirs), []);
     }
 
@@ -452,21 +455,21 @@ mod tests {
         let denying = |tools: &[&str]| serde_json::json!({"permissions": {"deny": tools}}).to_string();
         let others: Vec<&str> = all.iter().copied().filter(|tool| *tool != "Bash").chain(["Bash(rm *)"]).collect();
         let some = denying(&others);
-        check(client, &[entry, (rules, &some)], BypassState::Open, &["Bash"]);
+        check(client, &[entry, (rules, &some)], ClientBypassState::Open, &["Bash"]);
         let bash = denying(&["Bash"]);
         for layer in [
             ".claude/settings.local.json",
             "etc/claude-code/managed-settings.json",
             "etc/claude-code/managed-settings.d/10-tools.json",
         ] {
-            check(client, &[entry, (rules, &some), (layer, &bash)], BypassState::Closed, &[]);
+            check(client, &[entry, (rules, &some), (layer, &bash)], ClientBypassState::Closed, &[]);
             check(
                 client,
                 &[entry, (rules, &some), (layer, &bash.replace("Bash", "Bash(*)"))],
-                BypassState::Closed,
+                ClientBypassState::Closed,
                 &[],
             );
-            check(client, &[entry, (rules, &denying(&all)), (layer, "{nonsense")], BypassState::Unknown, &[]);
+            check(client, &[entry, (rules, &denying(&all)), (layer, "{nonsense")], ClientBypassState::Unknown, &[]);
         }
     }
 
@@ -474,28 +477,38 @@ mod tests {
     fn codex_is_closed_without_its_shell_and_with_a_workspace_that_it_asks_about() {
         let (client, name) = (McpClientApp::Codex, ".codex/config.toml");
         let file = |more: &str| format!("{more}\n[mcp_servers.ringfence]\ncommand = \"x\"\n");
-        check(client, &[(name, &file(""))], BypassState::Open, &["apply_patch", "shell", "view_image", "web_search"]);
+        check(
+            client,
+            &[(name, &file(""))],
+            ClientBypassState::Open,
+            &["apply_patch", "shell", "view_image", "web_search"],
+        );
         let keys = "sandbox_mode = \"read-only\"\nweb_search = \"disabled\"\n";
-        check(client, &[(name, &file(keys))], BypassState::Open, &["shell", "view_image"]);
+        check(client, &[(name, &file(keys))], ClientBypassState::Open, &["shell", "view_image"]);
         let off = format!("{keys}[features]\nshell_tool = false\nview_image = false");
-        check(client, &[(name, &file(&off))], BypassState::Closed, &[]);
+        check(client, &[(name, &file(&off))], ClientBypassState::Closed, &[]);
         let managed = "etc/codex/managed_config.toml";
         check(
             client,
             &[(name, &file(&off)), (managed, "[features]\nshell_tool = true")],
-            BypassState::Open,
+            ClientBypassState::Open,
             &["shell"],
         );
         check(
             client,
             &[(name, &file(&off)), (managed, "sandbox_mode = \"workspace-write\"")],
-            BypassState::Open,
+            ClientBypassState::Open,
             &["apply_patch"],
         );
-        check(client, &[(name, &file(&off)), (managed, "nonsense")], BypassState::Unknown, &[]);
+        check(client, &[(name, &file(&off)), (managed, "nonsense")], ClientBypassState::Unknown, &[]);
         let profile = format!("profile = \"p\"\n{off}\n[profiles.p]\nsandbox_mode = \"danger-full-access\"");
-        check(client, &[(name, &file(&profile))], BypassState::Open, &["apply_patch"]);
-        check(client, &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))], BypassState::Unknown, &[]);
+        check(client, &[(name, &file(&profile))], ClientBypassState::Open, &["apply_patch"]);
+        check(
+            client,
+            &[(name, &file(&format!("default_permissions = \"p\"\n{off}")))],
+            ClientBypassState::Unknown,
+            &[],
+        );
         // Settings of the directories above, and of agents that the model can start.
         for (other, text, on) in [
             ("../.codex/config.toml", "[features]\nshell_tool = true", "shell"),
@@ -503,10 +516,10 @@ mod tests {
             ("../.codex/agents/own.toml", "web_search = \"live\"", "web_search"),
             ("../.codex/config.toml", "[features]\njs_repl = true", "shell"),
         ] {
-            check(client, &[(name, &file(&off)), (other, text)], BypassState::Open, &[on]);
+            check(client, &[(name, &file(&off)), (other, text)], ClientBypassState::Open, &[on]);
         }
         let named = format!("{off}\n[agents.own]\nconfig_file = \"/own.toml\"");
-        check(client, &[(name, &file(&named))], BypassState::Unknown, &[]);
+        check(client, &[(name, &file(&named))], ClientBypassState::Unknown, &[]);
     }
 
     #[test]
@@ -515,11 +528,11 @@ mod tests {
             "fetch", "agentic_fetch", "lsp_call_hierarchy", "lsp_definition", "lsp_diagnostics", "lsp_references",
             "lsp_restart", "lsp_symbols", "sourcegraph"]}}"#;
         let rest = ["download", "glob", "grep", "ls", "lsp_rename", "lsp_replace_symbol", "view"];
-        check(McpClientApp::Crush, &[("crush.json", entry)], BypassState::Open, &rest);
+        check(McpClientApp::Crush, &[("crush.json", entry)], ClientBypassState::Open, &rest);
         let more = serde_json::json!({"options": {"disabled_tools": rest}}).to_string();
         let more = more.as_str();
         for layer in [".config/crush/crush.json", ".local/share/crush/crush.json"] {
-            check(McpClientApp::Crush, &[("crush.json", entry), (layer, more)], BypassState::Closed, &[]);
+            check(McpClientApp::Crush, &[("crush.json", entry), (layer, more)], ClientBypassState::Closed, &[]);
         }
     }
 
@@ -528,9 +541,9 @@ mod tests {
     fn crush_is_unknown_with_settings_that_it_executes() {
         let advised = advice(McpClientApp::Crush).strip_prefix("in crush.json: ").unwrap();
         let entry = format!(r#"{{"mcp": {{"ringfence": {{}}}}, {advised}}}"#);
-        check(McpClientApp::Crush, &[("crush.json", &entry)], BypassState::Closed, &[]);
+        check(McpClientApp::Crush, &[("crush.json", &entry)], ClientBypassState::Closed, &[]);
         for layer in ["crushrc", ".crushrc", "../.crushrc", ".config/crush/crushrc"] {
-            check(McpClientApp::Crush, &[("crush.json", &entry), (layer, "")], BypassState::Unknown, &[]);
+            check(McpClientApp::Crush, &[("crush.json", &entry), (layer, "")], ClientBypassState::Unknown, &[]);
         }
     }
 
@@ -546,10 +559,10 @@ mod tests {
                 &["OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", "OPENCODE_CONFIG_DIR", "OPENCODE_PERMISSION"],
             ),
         ] {
-            assert_eq!(found(&[file])[0].own_tools, BypassState::Closed, "{file:?}");
+            assert_eq!(found(&[file])[0].own_tools, ClientBypassState::Closed, "{file:?}");
             for name in variables {
                 let found = found_with(&[file], &[(name, "x")]);
-                assert_eq!(found[0].own_tools, BypassState::Unknown, "{name}");
+                assert_eq!(found[0].own_tools, ClientBypassState::Unknown, "{name}");
                 assert_eq!(found[0].unread, [format!("${name}")]);
             }
         }
@@ -563,7 +576,7 @@ mod tests {
         let off = r#""tools": {"exclude": ["glob", "google_web_search", "grep_search", "invoke_agent",
             "read_many_files", "replace", "run_shell_command"]},"#;
         let left = ["list_directory", "read_file", "web_fetch", "write_file"];
-        check(McpClientApp::Gemini, &[(name, &entry(off))], BypassState::Open, &left);
+        check(McpClientApp::Gemini, &[(name, &entry(off))], ClientBypassState::Open, &left);
         assert!(left.iter().all(|tool| all.contains(tool)), "{all:?}");
     }
 
@@ -572,17 +585,17 @@ mod tests {
         let file = |more: &str| format!("GOOSE_MODE: auto\nextensions:\n  ringfence:\n    enabled: true\n{more}");
         let (client, name) = (McpClientApp::Goose, ".config/goose/config.yaml");
         let on = ["analyze", "developer", "extensionmanager", "summon"];
-        check(client, &[(name, &file(""))], BypassState::Open, &on);
+        check(client, &[(name, &file(""))], ClientBypassState::Open, &on);
         let developer = "  developer:\n    enabled: false\n    type: builtin\n";
-        check(client, &[(name, &file(developer))], BypassState::Open, &["analyze", "extensionmanager", "summon"]);
+        check(client, &[(name, &file(developer))], ClientBypassState::Open, &["analyze", "extensionmanager", "summon"]);
         let off = on.map(|name| format!("  {name}: {{enabled: false, type: platform}}\n")).concat();
-        check(client, &[(name, &file(&off))], BypassState::Closed, &[]);
+        check(client, &[(name, &file(&off))], ClientBypassState::Closed, &[]);
         let other = format!("{off}  computercontroller: {{enabled: true}}\n");
-        check(client, &[(name, &file(&other))], BypassState::Open, &["computercontroller"]);
+        check(client, &[(name, &file(&other))], ClientBypassState::Open, &["computercontroller"]);
         let unknown = format!("{off}  brandnew: {{enabled: true, type: platform}}\n");
-        check(client, &[(name, &file(&unknown))], BypassState::Unknown, &[]);
+        check(client, &[(name, &file(&unknown))], ClientBypassState::Unknown, &[]);
         let system = ("etc/goose/config.yaml", "extensions:\n  developer: {enabled: true}\n");
-        check(client, &[(name, &file(&off)), system], BypassState::Open, &["developer"]);
+        check(client, &[(name, &file(&off)), system], ClientBypassState::Open, &["developer"]);
     }
 
     #[test]
@@ -591,13 +604,13 @@ mod tests {
         let (client, name) = (McpClientApp::Opencode, "opencode.json");
         let all = all_tools_on(client, &[(name, &file(""))]);
         let denied = r#""permission": {"*": "deny", "bash": {"*": "deny", "git *": "allow"}, "ringfence_*": "allow"}"#;
-        check(client, &[(name, &file(denied))], BypassState::Open, &["bash"]);
+        check(client, &[(name, &file(denied))], ClientBypassState::Open, &["bash"]);
         let each = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, "deny")));
-        check(client, &[(name, &file(&format!("\"permission\": {each}")))], BypassState::Closed, &[]);
+        check(client, &[(name, &file(&format!("\"permission\": {each}")))], ClientBypassState::Closed, &[]);
         let old = serde_json::Value::from_iter(all.iter().map(|tool| (*tool, false)));
-        check(client, &[(name, &file(&format!("\"tools\": {old}")))], BypassState::Open, &["edit"]);
+        check(client, &[(name, &file(&format!("\"tools\": {old}")))], ClientBypassState::Open, &["edit"]);
         let new = r#"{"mcp": {"servers": {"ringfence": {}}}, "permissions": []}"#;
-        check(client, &[(name, new)], BypassState::Unknown, &[]);
+        check(client, &[(name, new)], ClientBypassState::Unknown, &[]);
     }
 
     /// The denial in one file holds only where no other one takes it away.
@@ -605,7 +618,7 @@ mod tests {
     fn opencode_is_open_where_any_layer_or_agent_allows_a_tool() {
         let client = McpClientApp::Opencode;
         let entry = r#"{"mcp": {"ringfence": {}}, "permission": {"*": "deny", "ringfence_*": "allow"}}"#;
-        check(client, &[("opencode.json", entry)], BypassState::Closed, &[]);
+        check(client, &[("opencode.json", entry)], ClientBypassState::Closed, &[]);
         let bash = r#"{"permission": {"bash": "allow"}}"#;
         for layer in [
             "opencode.jsonc",
@@ -616,31 +629,31 @@ mod tests {
             ".config/opencode/config.json",
             "etc/opencode/opencode.json",
         ] {
-            check(client, &[("opencode.json", entry), (layer, bash)], BypassState::Open, &["bash"]);
-            check(client, &[("opencode.json", entry), (layer, "{nonsense")], BypassState::Unknown, &[]);
+            check(client, &[("opencode.json", entry), (layer, bash)], ClientBypassState::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (layer, "{nonsense")], ClientBypassState::Unknown, &[]);
         }
         let cases = [
-            (r#"{"permission": {"ba*": "allow"}}"#, BypassState::Open),
-            (r#"{"tools": {"bash": true}}"#, BypassState::Open),
-            (r#"{"agent": {"reviewer": {"permission": {"bash": "ask"}}}}"#, BypassState::Open),
-            (r#"{"mode": {"build": {"tools": {"bash": true}}}}"#, BypassState::Open),
-            (r#"{"agent": {"reviewer": {"permission": {"edit": "deny"}}}}"#, BypassState::Closed),
+            (r#"{"permission": {"ba*": "allow"}}"#, ClientBypassState::Open),
+            (r#"{"tools": {"bash": true}}"#, ClientBypassState::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"bash": "ask"}}}}"#, ClientBypassState::Open),
+            (r#"{"mode": {"build": {"tools": {"bash": true}}}}"#, ClientBypassState::Open),
+            (r#"{"agent": {"reviewer": {"permission": {"edit": "deny"}}}}"#, ClientBypassState::Closed),
         ];
         for (text, gate) in cases {
-            let on: &[&str] = if gate == BypassState::Open { &["bash"] } else { &[] };
+            let on: &[&str] = if gate == ClientBypassState::Open { &["bash"] } else { &[] };
             check(client, &[("opencode.json", entry), ("opencode.jsonc", text)], gate, on);
         }
         for agent in [".opencode/agent/a.md", ".opencode/agents/a.md", ".config/opencode/agent/a.md"] {
             let text = "---\ndescription: x\ntools:\n  bash: true\n---\nYou review.\n";
-            check(client, &[("opencode.json", entry), (agent, text)], BypassState::Open, &["bash"]);
-            check(client, &[("opencode.json", entry), (agent, "Only words.\n")], BypassState::Closed, &[]);
-            check(client, &[("opencode.json", entry), (agent, "---\na: [\n---\n")], BypassState::Unknown, &[]);
+            check(client, &[("opencode.json", entry), (agent, text)], ClientBypassState::Open, &["bash"]);
+            check(client, &[("opencode.json", entry), (agent, "Only words.\n")], ClientBypassState::Closed, &[]);
+            check(client, &[("opencode.json", entry), (agent, "---\na: [\n---\n")], ClientBypassState::Unknown, &[]);
         }
         // Which of the two wins depends on the order in which they are merged.
         let exact = entry.replace("\"*\": \"deny\"", "\"*\": \"deny\", \"bash\": \"deny\"");
         let later = r#"{"permission": {"*": "allow"}}"#;
         let found = found(&[("opencode.json", &exact), ("opencode.jsonc", later)]);
-        assert!(found[0].own_tools == BypassState::Open && !found[0].on.contains(&"bash"), "{found:?}");
+        assert!(found[0].own_tools == ClientBypassState::Open && !found[0].on.contains(&"bash"), "{found:?}");
     }
 
     #[test]
@@ -648,7 +661,7 @@ mod tests {
         check(
             McpClientApp::Vscode,
             &[(".vscode/mcp.json", r#"{"servers": {"ringfence": {}}}"#)],
-            BypassState::Unknown,
+            ClientBypassState::Unknown,
             &[],
         );
     }
@@ -659,19 +672,19 @@ mod tests {
         let (client, name) = (McpClientApp::Zed, ".config/zed/settings.json");
         let all = all_tools_on(client, &[(name, &file(""))]);
         let own = r#""agent": {"default_profile": "ringfence", "profiles": {"ringfence": {"tools": {}}}}"#;
-        check(client, &[(name, &file(own))], BypassState::Closed, &[]);
+        check(client, &[(name, &file(own))], ClientBypassState::Closed, &[]);
         let some = r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"grep": true, "now": true}}}}"#;
-        check(client, &[(name, &file(some))], BypassState::Open, &["grep"]);
+        check(client, &[(name, &file(some))], ClientBypassState::Open, &["grep"]);
         let unheard =
             r#""agent": {"default_profile": "p", "profiles": {"p": {"tools": {"new_tool": true, "now": true}}}}"#;
-        check(client, &[(name, &file(unheard))], BypassState::Open, &["other tools"]);
+        check(client, &[(name, &file(unheard))], ClientBypassState::Open, &["other tools"]);
         let own_off: serde_json::Value = all.iter().map(|tool| (*tool, false)).collect();
         let changed = format!(r#""agent": {{"profiles": {{"write": {{"tools": {own_off}}}}}}}"#);
-        check(client, &[(name, &file(&changed))], BypassState::Unknown, &[]);
-        check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], BypassState::Closed, &[]);
-        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], BypassState::Open, &all);
+        check(client, &[(name, &file(&changed))], ClientBypassState::Unknown, &[]);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "minimal"}"#))], ClientBypassState::Closed, &[]);
+        check(client, &[(name, &file(r#""agent": {"default_profile": "gone"}"#))], ClientBypassState::Open, &all);
         let other = (".zed/settings.json", r#"{"agent": {"default_profile": "write"}}"#);
-        check(client, &[(name, &file(own)), other], BypassState::Open, &all);
+        check(client, &[(name, &file(own)), other], ClientBypassState::Open, &all);
     }
 
     #[test]
@@ -680,7 +693,7 @@ mod tests {
         let found = found(&[("opencode.json", entry), (".config/opencode/opencode.json", "{")]);
         assert_eq!(
             (found[0].own_tools, found[0].unread.as_slice()),
-            (BypassState::Unknown, &["opencode/opencode.json".to_owned()][..])
+            (ClientBypassState::Unknown, &["opencode/opencode.json".to_owned()][..])
         );
     }
 }

@@ -16,8 +16,10 @@ use ringfence_front_matter::yaml_mapping;
 use serde_json::{Map, Value, json};
 
 use crate::mcp::install::builtin_tools::advice;
-use crate::mcp::install::clients::{ENTRY_NAME, EntryScope, McpClientApp, SettingsDirs, SettingsFormat};
-use crate::mcp::install::settings_file::{SettingsContents, SettingsFile, SettingsFileError};
+use crate::mcp::install::clients::{
+    ClientSettingsDirs, ClientSettingsFormat, ENTRY_NAME, McpClientApp, McpInstallScope,
+};
+use crate::mcp::install::settings_file::{ClientSettingsContents, ClientSettingsFile, ClientSettingsFileError};
 
 /// Failure to plan or write an entry.
 #[derive(Debug, thiserror::Error)]
@@ -25,24 +27,24 @@ pub(crate) enum InstallError {
     #[error("cannot find the client's settings: the home directory is unknown")]
     NoHome,
     #[error("{file} was not changed: {why}; add this entry yourself:\n\n{entry}")]
-    NotWritten { file: String, why: SettingsFileError, entry: String },
+    NotWritten { file: String, why: ClientSettingsFileError, entry: String },
     #[error("{file} cannot be edited safely; add this entry yourself:\n\n{entry}")]
     ManualEdit { file: String, entry: String },
 }
 
 /// One file, and what would be in it.
 #[derive(Debug)]
-pub(crate) struct SettingsChange {
+pub(crate) struct ClientSettingsChange {
     file: PathBuf,
-    settings_file: SettingsFile,
-    before: SettingsContents,
+    settings_file: ClientSettingsFile,
+    before: ClientSettingsContents,
     /// The entry that is added or updated.
     entry: String,
     after: String,
     client: McpClientApp,
 }
 
-impl SettingsChange {
+impl ClientSettingsChange {
     /// Whether the entry is there already, as it would be written.
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.before.text == self.after
@@ -53,11 +55,11 @@ impl SettingsChange {
         let Self { file, entry, client, .. } = self;
         let state = if self.is_up_to_date() { " (up to date)" } else { "" };
         let scope = match client.scope() {
-            EntryScope::Project => {
+            McpInstallScope::Project => {
                 "This file is shared with the project, so it contains no local path: `ringfence` must be on the \
                  client's PATH."
             }
-            EntryScope::User => {
+            McpInstallScope::User => {
                 "The entry applies to every project: the workspace is the directory that the client is started in."
             }
         };
@@ -80,24 +82,24 @@ impl SettingsChange {
 pub(crate) fn plan(
     client: McpClientApp,
     program: &Path,
-    dirs: SettingsDirs<'_>,
-) -> Result<SettingsChange, InstallError> {
+    dirs: ClientSettingsDirs<'_>,
+) -> Result<ClientSettingsChange, InstallError> {
     let file = client.entry_files(dirs).into_iter().next().ok_or(InstallError::NoHome)?;
     let name = file.display().to_string();
     let server = server_entry(client, program);
     let with = |before: &str| match client.format() {
-        SettingsFormat::Toml => with_table(before, &server),
-        SettingsFormat::Yaml => with_extension(before, &server),
-        SettingsFormat::Json => with_member(before, client.servers_key(), &server),
+        ClientSettingsFormat::Toml => with_table(before, &server),
+        ClientSettingsFormat::Yaml => with_extension(before, &server),
+        ClientSettingsFormat::Json => with_member(before, client.servers_key(), &server),
     };
     let read = || {
-        let at = SettingsFile::locate(&file, dirs.workspace)?;
+        let at = ClientSettingsFile::locate(&file, dirs.workspace)?;
         let before = at.read()?;
         Ok((at, before))
     };
     let (at, before) = read().map_err(|why| InstallError::NotWritten { file: name.clone(), why, entry: with("").0 })?;
     match with(&before.text) {
-        (entry, Some(after)) => Ok(SettingsChange { file, settings_file: at, before, entry, after, client }),
+        (entry, Some(after)) => Ok(ClientSettingsChange { file, settings_file: at, before, entry, after, client }),
         (entry, None) => Err(InstallError::ManualEdit { file: name, entry }),
     }
 }
@@ -106,8 +108,8 @@ pub(crate) fn plan(
 /// workspace is the directory that the client works in, and never that of another project.
 fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
     let command = match client.scope() {
-        EntryScope::Project => ENTRY_NAME.to_owned(),
-        EntryScope::User => program.display().to_string(),
+        McpInstallScope::Project => ENTRY_NAME.to_owned(),
+        McpInstallScope::User => program.display().to_string(),
     };
     let workspace = match client {
         // It starts servers in another directory.
@@ -304,7 +306,7 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::{
-        InstallError, McpClientApp, SettingsDirs, plan, server_entry, with_extension, with_member, with_table,
+        ClientSettingsDirs, InstallError, McpClientApp, plan, server_entry, with_extension, with_member, with_table,
     };
 
     const PROGRAM: &str = "/bin/ringfence";
@@ -437,8 +439,13 @@ mod tests {
         let entry = |client: McpClientApp| {
             let directory = tempfile::tempdir().unwrap();
             let at = directory.path();
-            let dirs =
-                SettingsDirs { workspace: Some(at), home: Some(at), config: Some(at), system: None, variables: None };
+            let dirs = ClientSettingsDirs {
+                workspace: Some(at),
+                home: Some(at),
+                config: Some(at),
+                system: None,
+                variables: None,
+            };
             let change = plan(client, Path::new(PROGRAM), dirs).unwrap();
             change.write().unwrap();
             assert!(plan(client, Path::new(PROGRAM), dirs).unwrap().is_up_to_date(), "{client:?}");
@@ -483,7 +490,7 @@ mod tests {
         for (client, expected) in cases {
             assert_eq!(entry(client), expected);
         }
-        let nowhere = SettingsDirs { workspace: None, home: None, config: None, system: None, variables: None };
+        let nowhere = ClientSettingsDirs { workspace: None, home: None, config: None, system: None, variables: None };
         assert!(matches!(plan(McpClientApp::Codex, Path::new(PROGRAM), nowhere), Err(InstallError::NoHome)));
     }
 }

@@ -22,7 +22,7 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
 /// Reason for leaving a settings file as it is.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SettingsFileError {
+pub(crate) enum ClientSettingsFileError {
     #[error("`{0}` is a symbolic link")]
     Link(String),
     #[error("not a regular file")]
@@ -33,7 +33,7 @@ pub(crate) enum SettingsFileError {
     Io(#[from] io::Error),
 }
 
-impl From<Errno> for SettingsFileError {
+impl From<Errno> for ClientSettingsFileError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno.into())
     }
@@ -41,7 +41,7 @@ impl From<Errno> for SettingsFileError {
 
 /// A file that may be there.
 #[derive(Debug)]
-pub(crate) struct SettingsFile {
+pub(crate) struct ClientSettingsFile {
     /// The workspace and the way from there, or the directory that the file is in.
     base: PathBuf,
     directories: Vec<OsString>,
@@ -50,14 +50,14 @@ pub(crate) struct SettingsFile {
 
 /// The contents of a file, with its permissions.
 #[derive(Debug, Default)]
-pub(crate) struct SettingsContents {
+pub(crate) struct ClientSettingsContents {
     pub(crate) text: String,
     mode: Option<Mode>,
 }
 
-impl SettingsFile {
-    pub(crate) fn locate(file: &Path, workspace: Option<&Path>) -> Result<Self, SettingsFileError> {
-        let nowhere = || SettingsFileError::Io(io::ErrorKind::InvalidInput.into());
+impl ClientSettingsFile {
+    pub(crate) fn locate(file: &Path, workspace: Option<&Path>) -> Result<Self, ClientSettingsFileError> {
+        let nowhere = || ClientSettingsFileError::Io(io::ErrorKind::InvalidInput.into());
         let within = workspace.and_then(|workspace| Some((workspace, file.strip_prefix(workspace).ok()?)));
         let Some((workspace, relative)) = within else {
             let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
@@ -74,18 +74,18 @@ impl SettingsFile {
     }
 
     /// The current contents; empty where there is no file.
-    pub(crate) fn read(&self) -> Result<SettingsContents, SettingsFileError> {
+    pub(crate) fn read(&self) -> Result<ClientSettingsContents, ClientSettingsFileError> {
         match self.open() {
             Ok(file) => read_contents(file),
-            Err(SettingsFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(SettingsContents::default())
+            Err(ClientSettingsFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(ClientSettingsContents::default())
             }
             Err(error) => Err(error),
         }
     }
 
     /// Replaces the contents that were read, atomically. A private file stays private.
-    pub(crate) fn replace(&self, before: &SettingsContents, text: &str) -> Result<(), SettingsFileError> {
+    pub(crate) fn replace(&self, before: &ClientSettingsContents, text: &str) -> Result<(), ClientSettingsFileError> {
         if self.directories.is_empty() {
             fs::create_dir_all(&self.base)?;
         }
@@ -108,7 +108,7 @@ impl SettingsFile {
             })
     }
 
-    fn open(&self) -> Result<File, SettingsFileError> {
+    fn open(&self) -> Result<File, ClientSettingsFileError> {
         let directory = self.directory(|_, _| Ok(()))?;
         self.check(&directory)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -118,13 +118,16 @@ impl SettingsFile {
     }
 
     /// The directory that the file is in, held. Nothing on the way below the workspace is a link.
-    fn directory(&self, prepare: impl Fn(&File, &OsString) -> Result<(), Errno>) -> Result<File, SettingsFileError> {
+    fn directory(
+        &self,
+        prepare: impl Fn(&File, &OsString) -> Result<(), Errno>,
+    ) -> Result<File, ClientSettingsFileError> {
         let mut directory = File::from(openat(CWD, &self.base, DIRECTORY, Mode::empty())?);
         for part in &self.directories {
             prepare(&directory, part)?;
             let next = openat(&directory, part, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
             directory = File::from(next.map_err(|errno| match is_link(&directory, part) {
-                true => SettingsFileError::Link(part.display().to_string()),
+                true => ClientSettingsFileError::Link(part.display().to_string()),
                 false => errno.into(),
             })?);
         }
@@ -132,21 +135,21 @@ impl SettingsFile {
     }
 
     /// Fails where something else than a regular file has the name.
-    fn check(&self, directory: &File) -> Result<(), SettingsFileError> {
+    fn check(&self, directory: &File) -> Result<(), ClientSettingsFileError> {
         match statat(directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => Ok(()),
-                FileType::Symlink => Err(SettingsFileError::Link(self.name.display().to_string())),
-                _ => Err(SettingsFileError::NotRegular),
+                FileType::Symlink => Err(ClientSettingsFileError::Link(self.name.display().to_string())),
+                _ => Err(ClientSettingsFileError::NotRegular),
             },
         }
     }
 }
 
 /// Sets the permissions before writing the contents.
-fn write_contents(mut file: File, mode: Option<Mode>, text: &str) -> Result<(), SettingsFileError> {
+fn write_contents(mut file: File, mode: Option<Mode>, text: &str) -> Result<(), ClientSettingsFileError> {
     if let Some(mode) = mode {
         fchmod(&file, mode)?;
     }
@@ -159,35 +162,35 @@ fn is_link(directory: &File, name: &OsString) -> bool {
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
-fn link_error(errno: Errno, name: &OsString) -> SettingsFileError {
+fn link_error(errno: Errno, name: &OsString) -> ClientSettingsFileError {
     match errno {
-        Errno::LOOP => SettingsFileError::Link(name.display().to_string()),
+        Errno::LOOP => ClientSettingsFileError::Link(name.display().to_string()),
         errno => errno.into(),
     }
 }
 
 /// The contents of a file, through any links: for inspection, and never for copying.
-pub(crate) fn read_text(file: &Path) -> Result<String, SettingsFileError> {
+pub(crate) fn read_text(file: &Path) -> Result<String, ClientSettingsFileError> {
     // Opening a device can do something by itself.
     if !fs::metadata(file)?.is_file() {
-        return Err(SettingsFileError::NotRegular);
+        return Err(ClientSettingsFileError::NotRegular);
     }
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     Ok(read_contents(fs::OpenOptions::new().read(true).custom_flags(flags).open(file)?)?.text)
 }
 
-fn read_contents(file: File) -> Result<SettingsContents, SettingsFileError> {
+fn read_contents(file: File) -> Result<ClientSettingsContents, ClientSettingsFileError> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(SettingsFileError::NotRegular);
+        return Err(ClientSettingsFileError::NotRegular);
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(SettingsFileError::TooLong);
+        return Err(ClientSettingsFileError::TooLong);
     }
     let text = String::from_utf8(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    Ok(SettingsContents { text, mode: Some(Mode::from_raw_mode(metadata.mode() & 0o777)) })
+    Ok(ClientSettingsContents { text, mode: Some(Mode::from_raw_mode(metadata.mode() & 0o777)) })
 }
 
 #[cfg(test)]
@@ -196,10 +199,10 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::path::Path;
 
-    use super::{MAX_FILE_BYTES, SettingsFile, SettingsFileError, read_text};
+    use super::{ClientSettingsFile, ClientSettingsFileError, MAX_FILE_BYTES, read_text};
 
     /// Puts a text into a file of a workspace, beside which there is a file `outside/private`.
-    fn replaced(prepare: impl FnOnce(&Path), name: &str) -> (tempfile::TempDir, Result<(), SettingsFileError>) {
+    fn replaced(prepare: impl FnOnce(&Path), name: &str) -> (tempfile::TempDir, Result<(), ClientSettingsFileError>) {
         let directory = tempfile::tempdir().unwrap();
         let workspace = directory.path().join("ws");
         for made in ["ws", "outside"] {
@@ -208,7 +211,7 @@ mod tests {
         fs::write(directory.path().join("outside/private"), "PRIVATE").unwrap();
         prepare(&workspace);
         let replace = || {
-            let file = SettingsFile::locate(&workspace.join(name), Some(&workspace))?;
+            let file = ClientSettingsFile::locate(&workspace.join(name), Some(&workspace))?;
             let before = file.read()?;
             file.replace(&before, &format!("{}+", before.text))
         };
@@ -227,7 +230,7 @@ mod tests {
         ];
         for (name, prepare, link) in cases {
             let (directory, result) = replaced(prepare, name);
-            assert!(matches!(&result, Err(SettingsFileError::Link(part)) if part == link), "{name}: {result:?}");
+            assert!(matches!(&result, Err(ClientSettingsFileError::Link(part)) if part == link), "{name}: {result:?}");
             assert!(fs::symlink_metadata(directory.path().join("ws").join(link)).unwrap().is_symlink(), "{name}");
             assert_eq!(fs::read_dir(directory.path().join("outside")).unwrap().count(), 1, "{name}");
             assert_eq!(fs::read_dir(directory.path().join("ws")).unwrap().count(), 1, "{name}");
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn only_regular_files_are_read_and_replaced() {
         let (_directory, result) = replaced(|ws| fs::create_dir(ws.join("crush.json")).unwrap(), "crush.json");
-        assert!(matches!(result, Err(SettingsFileError::NotRegular)), "{result:?}");
+        assert!(matches!(result, Err(ClientSettingsFileError::NotRegular)), "{result:?}");
         let pipe = |ws: &Path| {
             rustix::fs::mknodat(
                 rustix::fs::CWD,
@@ -249,9 +252,9 @@ mod tests {
             .unwrap();
         };
         let (directory, result) = replaced(pipe, "crush.json");
-        assert!(matches!(result, Err(SettingsFileError::NotRegular)), "{result:?}");
+        assert!(matches!(result, Err(ClientSettingsFileError::NotRegular)), "{result:?}");
         let result = read_text(&directory.path().join("ws/crush.json"));
-        assert!(matches!(result, Err(SettingsFileError::NotRegular)), "{result:?}");
+        assert!(matches!(result, Err(ClientSettingsFileError::NotRegular)), "{result:?}");
     }
 
     #[test]
@@ -287,7 +290,7 @@ mod tests {
         let (link, file) = (directory.path().join("config.toml"), directory.path().join("dotfiles.toml"));
         fs::write(&file, "x").unwrap();
         symlink("dotfiles.toml", &link).unwrap();
-        let settings = SettingsFile::locate(&link, Some(Path::new("/another/workspace"))).unwrap();
+        let settings = ClientSettingsFile::locate(&link, Some(Path::new("/another/workspace"))).unwrap();
         settings.replace(&settings.read().unwrap(), "y").unwrap();
         assert!(fs::symlink_metadata(link).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(file).unwrap(), "y");
