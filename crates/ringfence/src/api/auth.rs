@@ -204,7 +204,7 @@ mod tests {
         ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
     }
 
-    /// Waits until so many logins are being read.
+    /// Waits until this number of logins is being read.
     async fn wait_for_logins(layer: &ApiAuthLayer, count: usize) {
         while lock(&layer.logins.0).len() != count {
             tokio::task::yield_now().await;
