@@ -23,5 +23,5 @@ pub(crate) fn screenshots() -> bool {
     install();
     let directory: PathBuf = root().join("docs/images");
     let Some(directory) = directory.to_str() else { return false };
-    run_cargo(&["test", "-p", "ringfence", "--test", "it", "page_pictures"], &[("RINGFENCE_PICTURES", directory)])
+    run_cargo(&["test", "-p", "ringfence", "--test", "it", "page_screenshots"], &[("RINGFENCE_PICTURES", directory)])
 }

@@ -17,14 +17,14 @@ const PHONE: BrowserWindow = BrowserWindow { width: 360, height: 740, dark: fals
 const LARGEST: usize = 200 << 10;
 
 const CONFIG: &str = "\
-//! How a request is made.
+//! Settings of a request.
 
 use std::time::Duration;
 
 pub struct Config {
-    /// How long a request may take.
+    /// Time limit of a request.
     pub timeout: Duration,
-    /// How often it is tried again.
+    /// Attempts after the first one.
     pub retries: u32,
 }
 
@@ -42,7 +42,7 @@ fn pictures_of_the_main_views_are_made_where_they_are_wanted() {
     let site = TestSite::new();
     site.write("src/config.rs", CONFIG);
     site.write("src/main.rs", "mod config;\n\nfn main() {}\n");
-    site.write("README.md", "# Courier\n\nFetches things, and tries again.\n");
+    site.write("README.md", "# Courier\n\nFetches files, with retries.\n");
     let served = TestPageServer::start(&site);
     let keep = |name: &str| {
         let picture = browser.screenshot();
@@ -58,8 +58,8 @@ fn pictures_of_the_main_views_are_made_where_they_are_wanted() {
     served.call(&session, "write_file", &json!({"path": "CHANGES.md", "content": "- The timeout is optional.\n"}), 0);
     let edits = json!({"path": "src/config.rs", "edits": [
         {"oldText": "use std::time::Duration;", "newText": "use std::num::NonZeroU32;\nuse std::time::Duration;"},
-        {"oldText": "    /// How long a request may take.\n    pub timeout: Duration,",
-         "newText": "    /// How long a request may take; for as long as it likes, where nothing is said.\n    pub timeout: Option<Duration>,"},
+        {"oldText": "    /// Time limit of a request.\n    pub timeout: Duration,",
+         "newText": "    /// Time limit of a request; unlimited if absent.\n    pub timeout: Option<Duration>,"},
         {"oldText": "pub retries: u32", "newText": "pub retries: NonZeroU32"},
         {"oldText": "Duration::from_secs(30), retries: 3", "newText": "None, retries: NonZeroU32::MIN"},
     ]});
@@ -84,7 +84,7 @@ fn pictures_of_the_main_views_are_made_where_they_are_wanted() {
     keep("audit");
 
     // The answer, and the change that it makes.
-    browser.click_button("1 waiting");
+    browser.click_button("1 pending");
     browser.until(ASKED);
     browser.press("a");
     browser.until(NOT_ASKED);
