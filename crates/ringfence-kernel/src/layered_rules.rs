@@ -145,7 +145,8 @@ impl Policy for LayeredRules {
         let guard = self.exfiltration_guard.iter().find(about);
         // A workspace that is trusted with its files is not yet trusted with what is among them by chance.
         let names = |rule: &PolicyRule| {
-            (!seen.is_secret() || rule.secret == Some(true)) && (!seen.is_protected() || rule.protected == Some(true))
+            let is_protected = seen.is_protected() && access.action.changes_files();
+            (!seen.is_secret() || rule.secret == Some(true)) && (!is_protected || rule.protected == Some(true))
         };
         // Where the third taint would be added, only a rule that names the taint can allow, and a grant cannot.
         let counts = |layer: PolicyLayer, rule: &PolicyRule| {

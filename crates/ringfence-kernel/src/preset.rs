@@ -203,7 +203,8 @@ mod tests {
         check(PolicyAction::Lose, "a", [Ask, Ask, Deny]);
         check(PolicyAction::Read, ".env", [Ask, Ask, Ask]);
         check(PolicyAction::List, ".env", [Allow, Allow, Allow]);
-        check(PolicyAction::Create, ".env", [Allow, Allow, Deny]);
+        check(PolicyAction::Create, ".env", [Ask, Ask, Deny]);
+        check(PolicyAction::Create, "id_ed25519", [Allow, Allow, Deny]);
         check(PolicyAction::Move, ".env", [Ask, Ask, Deny]);
         check(PolicyAction::Read, ".git/config", [Allow, Allow, Allow]);
         check(PolicyAction::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
