@@ -14,14 +14,14 @@ use crate::guard::{ChangeRule, GuardedFile};
 use crate::journal::{ChangeSequenceCounter, Journal, JournalEntry, journal_read_error};
 use crate::lock::{LockTable, check_state_version};
 use crate::mount::suggest::leading_space_hint;
-use crate::mount::{LocatedPath, Mount, RunStateMount};
+use crate::mount::{JournalMode, LocatedPath, Mount, RunStateMount};
 use crate::path::guest::GuestPath;
 use crate::path::name::NameRule;
 use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
 use crate::read::content::{DigestMode, read_start};
 use crate::read::digest::DigestCache;
 use crate::root::resolver::{CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver};
-use crate::root::{Durability, MountAccess, MountRoot, rename_noreplace, stat};
+use crate::root::{Durability, MountAccess, MountRoot, StagingMode, rename_noreplace, stat};
 use crate::sensitive::files::SensitiveFiles;
 use crate::sys::file_ref::{BirthTime, FileRef};
 use crate::sys::own_files::{SAFE_OPEN, open_private_dir, open_state_dir};
@@ -71,19 +71,11 @@ pub(crate) enum PathArg {
 pub struct FenceOptions {
     pub backend: ResolverBackend,
     pub durability: Durability,
+    pub staging: StagingMode,
     pub names: NameRule,
     pub journal: JournalMode,
     /// The mount for the state of a run, whether there is a run or not.
     pub run_state: Option<RunStateMount>,
-}
-
-/// Whether changes can be undone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JournalMode {
-    #[default]
-    On,
-    /// Displaced files are deleted permanently, as with any other program.
-    Off,
 }
 
 /// Implementation of path resolution.
@@ -111,6 +103,13 @@ pub enum FenceError {
          state directory"
     )]
     NewerState(String),
+    #[error(
+        "an earlier version of Ringfence was interrupted in a change of the mount `{0}`; start that version once, which \
+         recovers it"
+    )]
+    InterruptedVersion(String),
+    #[error("an earlier version of Ringfence is changing the mount `{0}`; stop it, then try again")]
+    EarlierVersionBusy(String),
     #[error("cannot guard `{0}`: unknown mount, or already in use")]
     Guard(String),
 }
@@ -397,20 +396,27 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         .map_err(|errno| FenceError::Open { what: "lock directory".to_owned(), source: errno.into() })?;
     let state_error = |what: &str, error: std::io::Error| match error.kind() {
         std::io::ErrorKind::Unsupported => FenceError::NewerState(spec.alias.clone()),
+        std::io::ErrorKind::InvalidData => FenceError::InterruptedVersion(spec.alias.clone()),
+        std::io::ErrorKind::ResourceBusy => FenceError::EarlierVersionBusy(spec.alias.clone()),
         _ => FenceError::Open { what: what.to_owned(), source: error },
     };
     check_state_version(locks.as_fd()).map_err(|error| state_error("lock directory", error))?;
-    let journal = match (spec.rights, options.journal) {
-        (MountAccess::ReadWrite, JournalMode::On) => {
+    let locks = LockTable::new(locks);
+    let journal = match spec.rights {
+        MountAccess::ReadWrite => {
             let born = FileRef::open(&root).birth_time();
             let directory = open_journal(&own.journal, &stripes, born).map_err(std::io::Error::from);
-            Some(directory.and_then(|directory| Journal::open(directory, &own.clock)))
+            Some(directory.and_then(|directory| {
+                check_state_version(directory.as_fd())?;
+                locks.migrate(&[directory.as_fd()])?;
+                Journal::open(directory, &own.clock)
+            }))
         }
-        _ => None,
+        MountAccess::ReadOnly => None,
     };
     let journal = journal.transpose().map_err(|error| state_error("journal", error))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
-    let note = openat(&locks, c"secrets", flags, Mode::RUSR | Mode::WUSR)
+    let note = openat(locks.directory(), c"secrets", flags, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| FenceError::Open { what: "list of secret files".to_owned(), source: errno.into() })?;
     let run_state = options.run_state.filter(|state| state.alias == spec.alias);
     let base = MountRoot {
@@ -422,6 +428,7 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         privileged: geteuid().is_root(),
         names: options.names,
         durability: options.durability,
+        staging: options.staging,
         resolver,
         supports_non_blocking: quick,
         proc_self_fd: openat(CWD, c"/proc/self/fd", PATH_ONLY | OFlags::DIRECTORY, Mode::empty()).ok(),
@@ -429,8 +436,9 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
     };
     Ok(Mount {
         base,
-        locks: LockTable::new(locks),
+        locks,
         journal,
+        journal_mode: options.journal,
         digests: DigestCache::default(),
         sensitive_files: SensitiveFiles::read(note),
         guards: Vec::new(),

@@ -23,9 +23,9 @@ mod tools;
 mod txn;
 mod undo;
 
-pub use fence::{Fence, FenceError, FenceOptions, HostFile, JournalMode, MountSpec, ResolverBackend};
+pub use fence::{Fence, FenceError, FenceOptions, HostFile, MountSpec, ResolverBackend};
 pub use guard::{ChangeRule, GuardedChange};
-pub use mount::RunStateMount;
+pub use mount::{JournalMode, RunStateMount};
 pub use path::name::NameRule;
 pub use path::workspace::{
     HostPaths, WorkspaceDiscovery, WorkspaceResolveError, discover_workspace, find_workspace, real_path, resolve_mount,
@@ -33,5 +33,5 @@ pub use path::workspace::{
 };
 pub use read::digest::content_id;
 pub use root::resolver::PLAIN_FILE_FLAGS;
-pub use root::{Durability, MountAccess};
+pub use root::{Durability, MountAccess, StagingMode};
 pub use tools::register;

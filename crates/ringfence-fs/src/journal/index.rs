@@ -347,10 +347,12 @@ impl JournalIndex {
             known.last_change = known.last_change.max(Some(at));
         }
         self.newest.observe(change.sequence());
-        let position = number(self.entries.len())?;
+        // An intent that reserved a staging name is followed by the one of the change itself.
+        let reserved = self.positions_by_id.get(&change.change).filter(|position| self.pending.contains_key(position));
+        let position = reserved.map_or_else(|| number(self.entries.len()), Ok)?;
         self.positions_by_id.insert(&change.change, position);
         let entry = JournalEntry::new(change);
-        self.entries.push(IndexedChange {
+        let indexed = IndexedChange {
             start: line.start,
             length: u32::try_from(line.end - line.start).map_err(|_| io::ErrorKind::FileTooLarge)?,
             session,
@@ -359,7 +361,11 @@ impl JournalIndex {
             evicted: false,
             is_undone: false,
             keeps_original: false,
-        });
+        };
+        match self.entries.get_mut(position as usize) {
+            Some(reserved) => *reserved = indexed,
+            None => self.entries.push(indexed),
+        }
         self.pending.insert(position, entry.change.effects.clone().into());
         if entry.is_undo() {
             self.undo_links.insert(position, UndoLinks { undoes: entry.change.undoes.into(), ..UndoLinks::default() });
@@ -525,9 +531,14 @@ impl JournalIndex {
         if indexed.status == ChangeStatus::Pending && !indexed.evicted {
             return Ok(bytes);
         }
-        let JournalLine::Intent(JournalChange { change, .. }) = serde_json::from_slice(&bytes)? else {
+        let JournalLine::Intent(settled) = serde_json::from_slice(&bytes)? else {
             return Err(io::ErrorKind::InvalidData.into());
         };
+        let change = settled.change.clone();
+        if !settled.steps.is_empty() {
+            bytes = serde_json::to_vec(&JournalLine::Intent(JournalChange { steps: Vec::new(), ..settled }))?;
+            bytes.push(b'\n');
+        }
         let ends = (indexed.status == ChangeStatus::Done).then(|| JournalLine::Done { change: change.clone() });
         for line in ends.into_iter().chain(indexed.evicted.then_some(JournalLine::Evicted { change })) {
             serde_json::to_writer(&mut bytes, &line)?;

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::index::{IndexedChange, JournalIndex};
+use crate::journal::record::TxnEntry;
 use crate::lock::check_state_version;
 use crate::root::stat;
 use crate::sys::file_ref::InodeIdentity;
@@ -39,11 +40,17 @@ const MOST_CHANGES: usize = 10_000;
 /// So much has to come to a long log before it is looked once more whether it can be shorter.
 const COMPACTION_STEP: u64 = MAX_LOG_BYTES / 4;
 
-/// When a line is on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum JournalSyncMode {
-    Immediate,
-    Deferred,
+/// A flush of the log that is under way.
+#[derive(Debug)]
+pub(crate) struct IntentFlush {
+    log: Arc<OwnedFd>,
+}
+
+impl IntentFlush {
+    /// Waits until the intent, and everything before it in the log, is on disk.
+    pub(crate) fn wait(self) -> io::Result<()> {
+        Ok(fdatasync(&*self.log)?)
+    }
 }
 
 /// Sequence number of the newest change of all mounts, as far as this process knows.
@@ -109,6 +116,9 @@ pub(crate) struct JournalChange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) undoes: Vec<String>,
     pub(crate) effects: Vec<JournalEffect>,
+    /// The steps that make it, for recovery. Compaction drops those of settled changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) steps: Vec<TxnEntry>,
 }
 
 impl JournalChange {
@@ -185,11 +195,6 @@ impl Journal {
         })
     }
 
-    /// Reads the log, so that a change on another mount gets a later sequence number.
-    pub(crate) fn read(&self) -> io::Result<()> {
-        self.current_index().map(drop)
-    }
-
     /// The time of a change that is made now, and its sequence number where that differs.
     pub(crate) fn next_timestamp(&self) -> (String, Option<u64>) {
         let now = SystemTime::now();
@@ -201,6 +206,11 @@ impl Journal {
     pub(crate) fn entries(&self) -> io::Result<Vec<JournalEntry>> {
         let known = self.current_index()?;
         (0..known.entries.len()).map(|position| known.load(position)).collect()
+    }
+
+    /// IDs of the changes without an outcome, or with images that are still to be evicted.
+    pub(crate) fn unsettled(&self) -> io::Result<Vec<String>> {
+        Ok(self.unresolved()?.into_iter().map(|entry| entry.change.change).collect())
     }
 
     /// Changes without an outcome, or with images that are still to be evicted.
@@ -237,9 +247,22 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a line, on disk too where that is wanted. An intent is refused with `Unsupported` if a newer version has
-    /// written to the journal; the outcome of a change that was begun is not.
-    pub(crate) fn append(&self, line: &JournalLine, wanted: JournalSyncMode) -> io::Result<()> {
+    /// Writes an intent, and starts to put it on disk. `Unsupported` if a newer version has written to the journal.
+    pub(crate) fn log_intent(&self, change: JournalChange) -> io::Result<IntentFlush> {
+        Ok(IntentFlush { log: self.append(&JournalLine::Intent(change))? })
+    }
+
+    /// Writes the outcome of a change, which a newer version does not prevent. It is on disk with the next intent.
+    pub(crate) fn log_outcome(&self, outcome: &JournalLine) -> io::Result<()> {
+        self.append(outcome).map(drop)
+    }
+
+    /// The same, on disk when this returns.
+    pub(crate) fn log_outcome_durably(&self, outcome: &JournalLine) -> io::Result<()> {
+        IntentFlush { log: self.append(outcome)? }.wait()
+    }
+
+    fn append(&self, line: &JournalLine) -> io::Result<Arc<OwnedFd>> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
@@ -252,13 +275,7 @@ impl Journal {
             known.write(&bytes)
         });
         release_lock(&self.lock);
-        let log = Arc::clone(&known.log);
-        drop(known);
-        written?;
-        match wanted {
-            JournalSyncMode::Immediate => Ok(fdatasync(&*log)?),
-            JournalSyncMode::Deferred => Ok(()),
-        }
+        written.map(|()| Arc::clone(&known.log))
     }
 
     /// Whether the log, as it was last read, is long enough to compact.
@@ -440,8 +457,7 @@ impl Journal {
     /// Logged first, then deleted: every image that is listed exists.
     fn evict(&self, going: Vec<JournalEntry>) -> Vec<String> {
         let said = |entry: &JournalEntry| {
-            self.append(&JournalLine::Evicted { change: entry.change.change.clone() }, JournalSyncMode::Deferred)
-                .is_ok()
+            self.log_outcome(&JournalLine::Evicted { change: entry.change.change.clone() }).is_ok()
         };
         going.into_iter().filter(said).flat_map(|entry| entry.images()).collect()
     }

@@ -10,17 +10,20 @@ pub(crate) mod effect;
 pub(crate) mod images;
 pub(crate) mod index;
 pub(crate) mod log;
+pub(crate) mod record;
 pub(crate) mod state;
 
 use std::io;
 
 use ringfence_kernel::{ErrorKind, ToolError};
+use rustix::io::Errno;
 
 pub(crate) use self::effect::JournalEffect;
 pub(crate) use self::images::PreImageStore;
 pub(crate) use self::log::{
-    ChangeSequenceCounter, ChangeStatus, Journal, JournalChange, JournalEntry, JournalLine, JournalSyncMode,
+    ChangeSequenceCounter, ChangeStatus, IntentFlush, Journal, JournalChange, JournalEntry, JournalLine,
 };
+pub(crate) use self::record::{EscapedPath, FileIdentity, StagingName, TxnEntry, TxnStep};
 pub(crate) use self::state::{FileState, FileStateDepth, FileStateKind, cost};
 use crate::lock::INSTALL_NEWER;
 
@@ -57,20 +60,10 @@ pub(crate) struct DisplacementPosition {
     pub(crate) bytes_before: u64,
 }
 
-/// Owner of a file found at the temporary name of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TempFileOrigin {
-    /// The new one, which never took its name.
-    New,
-    /// The old one, which lost its name to it.
-    Displaced,
-    /// One that another program put where the old one was.
-    Foreign,
-}
-
 /// Retention of the entries that a change displaced, once it was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Retention {
+    #[default]
     Keep,
     /// There is no room for it, and a person agreed.
     Discard,
@@ -101,6 +94,9 @@ pub(crate) fn journal_write_error(error: io::Error) -> ToolError {
     let message = format!("cannot write to the journal ({}); nothing was changed", describe_io_error(&error));
     if error.kind() == io::ErrorKind::Unsupported {
         return ToolError::new(ErrorKind::Unavailable, message).hint(INSTALL_NEWER);
+    }
+    if error.raw_os_error() == Some(Errno::FBIG.raw_os_error()) {
+        return ToolError::new(ErrorKind::WriteLimit, "it exceeds the file size limit of this process");
     }
     let failed = ToolError::new(ErrorKind::Io, message);
     if error.kind() == io::ErrorKind::TimedOut { failed.hint("try again") } else { failed }

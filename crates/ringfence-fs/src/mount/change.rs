@@ -3,74 +3,74 @@
 //! Not here: the log and its files (`journal/`), and undoing changes (`undo/`).
 
 use std::collections::BTreeSet;
-use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{
-    CallCommitState, CallContext, CallLimits, Dialect, IoMode, PolicyAction, ResourceAccess, Sensitivity, Ticket,
-    ToolError,
+    CallCommitState, CallContext, CallLimits, Dialect, ErrorKind, IoMode, PolicyAction, ResourceAccess, Sensitivity,
+    Ticket, ToolError,
 };
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use crate::journal::{
-    ChangeStatus, DisplacedFileAction, DisplacementPosition, FileState, Journal, JournalChange, JournalEffect,
-    JournalEntry, JournalLine, JournalSyncMode, Retention, TempFileOrigin, cost, image_name, journal_read_error,
-    journal_write_error, not_kept_error,
+    DisplacedFileAction, DisplacementPosition, FileState, IntentFlush, Journal, JournalChange, JournalEffect,
+    JournalLine, Retention, TxnEntry, cost, image_name, journal_read_error, journal_write_error, not_kept_error,
 };
 use crate::mount::Mount;
-use crate::mount::write_target::{CreatedParents, WriteTarget};
+use crate::mount::write_target::WriteTarget;
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
+use crate::root::trash::purge;
 use crate::root::{FileToReplace, open_parent, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{accessat, fstat};
+use crate::sys::syscall::{accessat, fstat, unlinkat};
 
-/// A change that is written down and not yet ended. Dropped, it did not happen.
+/// A change whose intent is in the log. Left without an outcome, it is settled by recovery.
 #[derive(Debug)]
 pub(crate) struct PendingChange<'a> {
     mount: &'a Mount,
+    journal: &'a Journal,
     change: String,
     session: String,
     limits: CallLimits,
-    copies: Vec<String>,
-    retention: Retention,
-    open: bool,
+    flush: Option<IntentFlush>,
 }
 
 impl PendingChange<'_> {
-    /// It happened.
-    pub(crate) fn commit(mut self) {
-        self.open = false;
-        let Some(journal) = &self.mount.journal else { return };
+    /// Waits until the intent is on disk.
+    pub(crate) fn flush(&mut self) -> Result<(), ToolError> {
+        self.flush.take().map_or(Ok(()), IntentFlush::wait).map_err(journal_write_error)
+    }
+
+    /// It was made.
+    pub(crate) fn commit(&self) {
         // Without the line, the next process to open the workspace sees from the files that it was made.
-        let _ = journal.append(&JournalLine::Done { change: self.change.clone() }, JournalSyncMode::Deferred);
-        if self.retention == Retention::Discard {
-            delete_images(self.mount, &journal.evict_change(&self.change));
-        }
-        delete_images(self.mount, &journal.make_room(&self.change, &self.session, &self.limits));
-        self.mount.compact_journal(journal);
+        let _ = self.journal.log_outcome(&JournalLine::Done { change: self.change.clone() });
     }
 
-    /// Says what becomes of what it displaces.
-    pub(crate) fn with_retention(mut self, displaced: Retention) -> Self {
-        self.retention = displaced;
-        self
+    /// It was made, and this is on disk when it returns.
+    pub(crate) fn commit_durably(&self) -> Result<(), Errno> {
+        let logged = self.journal.log_outcome_durably(&JournalLine::Done { change: self.change.clone() });
+        logged.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
-}
 
-impl Drop for PendingChange<'_> {
-    fn drop(&mut self) {
-        if !self.open {
-            return;
+    /// It was rolled back.
+    pub(crate) fn void(&self) {
+        // Without the line, recovery finds nothing of it and writes it.
+        let _ = self.journal.log_outcome(&JournalLine::Void { change: self.change.clone() });
+    }
+
+    /// Evicts pre-images, of this change where a person agreed to that, and of others where there is no room.
+    pub(crate) fn release_images(&self, retention: Retention) {
+        let (mount, journal) = (self.mount, self.journal);
+        if retention == Retention::Discard {
+            delete_images(mount, &journal.evict_change(&self.change));
         }
-        if let Some(journal) = &self.mount.journal {
-            delete_images(self.mount, &self.copies);
-            let _ = journal.append(&JournalLine::Void { change: self.change.clone() }, JournalSyncMode::Deferred);
-        }
+        delete_images(mount, &journal.make_room(&self.change, &self.session, &self.limits));
+        mount.compact_journal(journal);
     }
 }
 
@@ -84,7 +84,7 @@ impl Mount {
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<DisplacedFileAction, ToolError> {
-        let Some(journal) = &self.journal else { return Ok(DisplacedFileAction::Discarded) };
+        let Some(journal) = self.undo_journal() else { return Ok(DisplacedFileAction::Discarded) };
         let cx = ticket.context();
         if !self.fits_quota(cost(old.stat.size, 0).saturating_add(position.bytes_before), &[], cx)? {
             return if ticket.may_lose() { Ok(DisplacedFileAction::Discarded) } else { Err(not_kept_error()) };
@@ -95,6 +95,7 @@ impl Mount {
         if old.stat.links == 1 && here == keep.device {
             return Ok(DisplacedFileAction::Stored { image });
         }
+        self.reserve(ticket)?;
         match self.copy_image(&keep, old, old.stat.size, &image, cx) {
             Ok(_) => Ok(DisplacedFileAction::Copied { image }),
             Err(_) if ticket.may_lose() && cx.check().is_ok() => Ok(DisplacedFileAction::Discarded),
@@ -132,7 +133,7 @@ impl Mount {
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<Option<String>, ToolError> {
-        let Some(journal) = &self.journal else { return Ok(None) };
+        let Some(journal) = self.undo_journal() else { return Ok(None) };
         let cost = state.cost().saturating_add(position.bytes_before);
         if !self.fits_quota(cost, &[], ticket.context())? || !self.is_on_image_device(parent)? {
             return if ticket.may_lose() { Ok(None) } else { Err(not_kept_error()) };
@@ -150,7 +151,7 @@ impl Mount {
     /// Whether this much, as the quota counts it, could be stored for this session once the `freed` changes are undone.
     /// Where that cannot be known now, a loss needs no approval either.
     pub(crate) fn fits_quota(&self, bytes: u64, freed: &[String], cx: &CallContext<'_>) -> Result<bool, ToolError> {
-        let Some(journal) = &self.journal else { return Ok(false) };
+        let Some(journal) = self.undo_journal() else { return Ok(false) };
         let session = cx.origin().map_or("", |origin| origin.session.as_str());
         if bytes > cx.limits.undo_session_bytes || bytes > cx.limits.undo_bytes {
             return Ok(false);
@@ -159,100 +160,73 @@ impl Mount {
             && journal.can_create_image_store(self)?)
     }
 
-    /// Writes down what is about to happen, if the plan foresaw what it makes true. It is on disk when this returns. Every
-    /// change comes by here, and has the tree.
+    /// Logs the intent of a change, if the plan foresaw what it makes true. Every change comes by here, under the tree
+    /// lock.
     pub(crate) fn begin_change(
         &self,
         ticket: &Ticket<'_>,
         undoes: Vec<String>,
         effects: Vec<JournalEffect>,
+        steps: Vec<TxnEntry>,
     ) -> Result<PendingChange<'_>, ToolError> {
         self.check_foreseen(&effects, ticket)?;
-        let origin = ticket.context().origin().cloned().unwrap_or_default();
-        let mut entered = PendingChange {
-            mount: self,
-            change: ticket.change_id().to_owned(),
-            session: origin.session.clone(),
-            limits: ticket.context().limits.clone(),
-            copies: effects.iter().filter_map(JournalEffect::copy).map(str::to_owned).collect(),
-            retention: Retention::Keep,
-            open: true,
+        let Some(journal) = &self.journal else {
+            return Err(ToolError::new(ErrorKind::Internal, "a read-only mount has no journal"));
         };
-        let Some(journal) = &self.journal else { return Ok(entered) };
+        let origin = ticket.context().origin().cloned().unwrap_or_default();
         let (at, order) = journal.next_timestamp();
         let change = JournalChange {
-            change: entered.change.clone(),
+            change: ticket.change_id().to_owned(),
             at,
             order,
-            session: origin.session,
+            session: origin.session.clone(),
             call: origin.call,
             tool: origin.tool,
             undoes,
             effects,
+            steps,
         };
-        if let Err(error) = journal.append(&JournalLine::Intent(change), JournalSyncMode::Immediate) {
-            // Nothing at all is written to the journal of a newer version. After other errors the intent may be there.
-            if error.kind() == io::ErrorKind::Unsupported {
-                entered.open = false;
-                delete_images(self, &entered.copies);
-            }
-            return Err(journal_write_error(error));
-        }
-        Ok(entered)
-    }
-
-    /// Owner of the file with this inode at the temporary name of a change, and its name in the image store. Before the
-    /// intent is logged nothing is displaced, and afterwards the journal has both inodes.
-    pub(crate) fn temp_owner(&self, change: &str, inode: u64) -> Result<(TempFileOrigin, Option<Vec<u8>>), Errno> {
-        let Some(journal) = &self.journal else { return Ok((TempFileOrigin::New, None)) };
-        let entry = journal.entry(change).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let effects = entry.map(|entry| entry.change.effects).unwrap_or_default();
-        let replaced = effects.into_iter().find_map(|effect| match effect {
-            JournalEffect::Replaced { before, after, image, copied: false, .. } => {
-                Some((before.inode, after.inode, image))
-            }
-            _ => None,
-        });
-        Ok(match replaced {
-            Some((before, _, image)) if before == inode => (TempFileOrigin::Displaced, Some(image.into_bytes())),
-            Some((_, after, _)) if after != inode => (TempFileOrigin::Foreign, None),
-            _ => (TempFileOrigin::New, None),
+        let flush = journal.log_intent(change).map_err(journal_write_error)?;
+        Ok(PendingChange {
+            mount: self,
+            journal,
+            change: ticket.change_id().to_owned(),
+            session: origin.session,
+            limits: ticket.context().limits.clone(),
+            flush: Some(flush),
         })
     }
 
-    /// Ends a change whose process died, after its note was dealt with.
-    pub(crate) fn resolve_change(&self, change: &str) {
-        let Some(journal) = &self.journal else { return };
-        match journal.entry(change) {
-            Ok(Some(entry)) if entry.status == ChangeStatus::Pending => self.resolve_entry(journal, &entry),
-            // It died before it was written down: there can only be copies.
-            Ok(None) if !change.is_empty() => {
-                let prefix = image_name(change, 0);
-                let prefix = prefix.trim_end_matches('0');
-                let copies: Vec<String> =
-                    self.image_names().into_iter().filter(|name| name.starts_with(prefix)).collect();
-                delete_images(self, &copies);
-            }
-            // Ended already; or it cannot be known, and what is kept stays.
-            Ok(_) | Err(_) => {}
-        }
+    /// Logs that a change is being prepared: images with its name are removed with it, should this process die.
+    pub(crate) fn reserve(&self, ticket: &Ticket<'_>) -> Result<(), ToolError> {
+        self.begin_change(ticket, Vec::new(), Vec::new(), Vec::new()).map(drop)
     }
 
-    /// Resolves every change without an outcome, and evicts what was to be evicted. Only while there is no other
-    /// writer.
-    pub(crate) fn resolve_all_changes(&self) {
+    /// Says that a change with a reservation is not made.
+    pub(crate) fn void_reservation(&self, ticket: &Ticket<'_>) {
         let Some(journal) = &self.journal else { return };
-        let entries = journal.unresolved().unwrap_or_default();
-        for entry in entries.iter().filter(|entry| entry.status == ChangeStatus::Pending) {
-            self.resolve_entry(journal, entry);
-        }
-        let evicted: Vec<String> =
-            entries.iter().filter(|entry| entry.evicted).flat_map(|entry| entry.images()).collect();
+        // Without the line, recovery finds nothing of it and writes it.
+        let _ = journal.log_outcome(&JournalLine::Void { change: ticket.change_id().to_owned() });
+    }
+
+    /// Deletes the images that were to be evicted, and compacts the log. Only while there is no other writer.
+    pub(crate) fn tidy_images(&self, evicted: &[String]) {
+        let Some(journal) = &self.journal else { return };
         if !evicted.is_empty() {
             let there = self.image_names();
-            delete_images(self, &evicted.into_iter().filter(|image| there.contains(image)).collect::<Vec<_>>());
+            delete_images(self, &evicted.iter().filter(|image| there.contains(*image)).cloned().collect::<Vec<_>>());
         }
         self.compact_journal(journal);
+    }
+
+    /// Deletes every image with the name of a change that was not made: what it staged, and copies.
+    pub(crate) fn delete_images_of(&self, change: &str) {
+        let prefix = image_name(change, 0);
+        let prefix = prefix.trim_end_matches('0');
+        delete_images(
+            self,
+            &self.image_names().into_iter().filter(|name| name.starts_with(prefix)).collect::<Vec<_>>(),
+        );
     }
 
     /// Compacts the log if it became long. Only under the tree lock.
@@ -268,24 +242,6 @@ impl Mount {
     fn image_names(&self) -> BTreeSet<String> {
         let names = self.image_store().and_then(|keep| names_in(keep.fd(), usize::MAX).ok());
         names.unwrap_or_default().into_iter().collect()
-    }
-
-    fn resolve_entry(&self, journal: &Journal, entry: &JournalEntry) {
-        let Ok(keep) = self.find_image_store() else { return };
-        let effects = &entry.change.effects;
-        // Directories were made before anything else was: only the last one says something.
-        let telling = effects.iter().filter(|effect| !effect.makes_directory()).chain(effects.last());
-        let change = entry.change.change.clone();
-        let made = telling.map(|effect| effect.has_happened(self, keep.as_ref())).collect::<Result<Vec<_>, _>>();
-        // An error does not mean that it was not made.
-        let Ok(made) = made else { return };
-        if made.contains(&true) {
-            let _ = journal.append(&JournalLine::Done { change }, JournalSyncMode::Deferred);
-        } else {
-            let copies: Vec<String> = effects.iter().filter_map(JournalEffect::copy).map(str::to_owned).collect();
-            delete_images(self, &copies);
-            let _ = journal.append(&JournalLine::Void { change }, JournalSyncMode::Deferred);
-        }
     }
 }
 
@@ -304,20 +260,20 @@ impl WriteTarget {
     ) -> Result<Option<ResourceAccess>, ToolError> {
         // One that has other names is copied, and has to be read for that.
         let readable = || accessat(self.base(), self.name.as_slice(), Access::READ_OK, AtFlags::EACCESS).is_ok();
-        if self.mount.journal.is_some() && seen.links > 1 && !readable() {
+        if self.mount.undo_journal().is_some() && seen.links > 1 && !readable() {
             return Ok(Some(ResourceAccess { action: PolicyAction::Lose, resource: self.resource() }));
         }
         self.loss_of_cost(cost(seen.size, 0).saturating_add(before), cx)
     }
 
     fn loss_of_cost(&self, cost: u64, cx: &CallContext<'_>) -> Result<Option<ResourceAccess>, ToolError> {
-        let kept = self.mount.journal.is_none() || self.mount.fits_quota(cost, &[], cx)?;
+        let kept = self.mount.undo_journal().is_none() || self.mount.fits_quota(cost, &[], cx)?;
         Ok((!kept).then(|| ResourceAccess { action: PolicyAction::Lose, resource: self.resource() }))
     }
 
     /// The same for something that is to be removed as it is.
     pub(crate) fn loss_of_all(&self, cost: u64, cx: &CallContext<'_>) -> Result<Option<ResourceAccess>, ToolError> {
-        let stays = self.mount.journal.is_none() || self.mount.is_on_image_device(self.base())?;
+        let stays = self.mount.undo_journal().is_none() || self.mount.is_on_image_device(self.base())?;
         if stays {
             self.loss_of_cost(cost, cx)
         } else {
@@ -325,16 +281,10 @@ impl WriteTarget {
         }
     }
 
-    /// The effects of a file that takes this name, with the directories that were made for it.
-    pub(crate) fn effects(
-        &self,
-        made: &CreatedParents,
-        old: Option<(&FileState, &DisplacedFileAction)>,
-        after: FileState,
-    ) -> Vec<JournalEffect> {
-        let mut effects = made.effects();
+    /// The effect of a file that takes this name.
+    pub(crate) fn effect(&self, old: Option<(&FileState, &DisplacedFileAction)>, after: FileState) -> JournalEffect {
         let path = escape(&self.path());
-        effects.push(match old {
+        match old {
             None => JournalEffect::Created { path, after, image: None },
             Some((_, DisplacedFileAction::Discarded)) => JournalEffect::Lost { path },
             Some((before, DisplacedFileAction::Stored { image })) => {
@@ -343,9 +293,18 @@ impl WriteTarget {
             Some((before, DisplacedFileAction::Copied { image })) => {
                 JournalEffect::Replaced { path, before: before.clone(), after, image: image.clone(), copied: true }
             }
-        });
-        effects
+        }
     }
+}
+
+/// Deletes an entry that has left the workspace, with everything in it.
+pub(crate) fn delete_entry(mount: &Mount, (parent, name): (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        done => return done,
+    }
+    let (signal, limits) = (CallCommitState::new(), CallLimits::for_dialect(Dialect::Standard));
+    purge(mount, parent, name, &CallContext::new(&limits, IoMode::Blocking, &signal)).map_err(|_| Errno::IO)
 }
 
 pub(crate) fn delete_images(mount: &Mount, images: &[String]) {

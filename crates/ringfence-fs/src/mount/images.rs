@@ -11,17 +11,17 @@ use crate::sys::file_ref::FileRef;
 impl Mount {
     /// Fails where another program's directory has the name of the image store.
     pub(crate) fn check_image_store(&self) -> Result<(), ToolError> {
-        self.journal.as_ref().map_or(Ok(()), |journal| journal.check_image_store(self))
+        self.undo_journal().map_or(Ok(()), |journal| journal.check_image_store(self))
     }
 
     /// The directory if there is one and it is ours.
     pub(crate) fn image_store(&self) -> Option<PreImageStore> {
-        self.journal.as_ref()?.image_store(self)
+        self.undo_journal()?.image_store(self)
     }
 
     /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
     pub(crate) fn find_image_store(&self) -> Result<Option<PreImageStore>, Errno> {
-        self.journal.as_ref().map_or(Ok(None), |journal| journal.find_image_store(self))
+        self.undo_journal().map_or(Ok(None), |journal| journal.find_image_store(self))
     }
 
     /// A copy of the first `length` bytes of a file in the store. What is copied from a secret is one.

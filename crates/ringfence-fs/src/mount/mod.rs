@@ -38,8 +38,9 @@ use crate::sys::syscall::openat;
 pub(crate) struct Mount {
     pub(crate) base: MountRoot,
     pub(crate) locks: LockTable,
-    /// Nothing on a mount that is not changed.
+    /// The write-ahead log. A read-only mount has none.
     pub(crate) journal: Option<Journal>,
+    pub(crate) journal_mode: JournalMode,
     pub(crate) digests: DigestCache,
     /// Files that deserve a second look whatever they are called.
     pub(crate) sensitive_files: SensitiveFiles,
@@ -186,7 +187,21 @@ impl LocatedPath {
     }
 }
 
+/// Whether changes can be undone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JournalMode {
+    #[default]
+    On,
+    /// Displaced files are deleted permanently, as with any other program.
+    Off,
+}
+
 impl Mount {
+    /// The journal, if it keeps pre-images to undo changes with.
+    pub(crate) fn undo_journal(&self) -> Option<&Journal> {
+        self.journal.as_ref().filter(|_| self.journal_mode == JournalMode::On)
+    }
+
     /// Sensitivity of a file by its current and earlier names. The verdict by its current names is remembered.
     pub(crate) fn classify(&self, named: Sensitivity, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
         self.sensitive_files.classify(self, named, at, stamp)

@@ -6,23 +6,21 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ringfence_kernel::{CallContext, ErrorKind, IoMode, PolicyResource, Sensitivity, ToolError};
-use rustix::fs::{Access, AtFlags, Mode, OFlags};
+use ringfence_kernel::{ErrorKind, IoMode, PolicyResource, Sensitivity, ToolError};
+use rustix::fs::{Access, AtFlags, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::{FileState, JournalEffect};
 use crate::mount::repository::RepositoryDetector;
 use crate::mount::{LocatedPath, Mount, RunStateMount, suggest};
 use crate::path::guest::GuestPath;
 use crate::path::name::{escape, fold_name, may_create, unescape};
-use crate::root::attributes::chmod_past_umask;
 use crate::root::resolver::PATH_ONLY;
-use crate::root::{Durability, OpenFile, check_directory_writable, reopen_for_listing, stat};
-use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::root::{OpenFile, check_directory_writable, stat};
+use crate::sys::errno::{errno_error, wrong_type};
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
 use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{accessat, fstat, fsync, mkdirat, unlinkat};
+use crate::sys::syscall::{accessat, fstat};
 
 /// Retries of a parent lookup while other programs create and remove directories.
 const PARENT_LOOKUPS: usize = 16;
@@ -220,6 +218,16 @@ impl WriteTarget {
             .find(|name| name.as_bytes() != self.name && fold_name(name.as_bytes()).as_deref() == Some(&mine))
     }
 
+    /// Names below the deepest directory that did not exist when the call was planned.
+    pub(crate) fn missing_names(&self) -> &[Vec<u8>] {
+        &self.missing
+    }
+
+    /// Path of the deepest directory that existed when the call was planned, below the root.
+    pub(crate) fn base_path(&self) -> &[u8] {
+        &self.real_parent
+    }
+
     /// Whether directories have to be made first.
     pub(crate) fn lacks_parents(&self) -> bool {
         !self.missing.is_empty()
@@ -311,61 +319,6 @@ impl WriteTarget {
             }
         }
     }
-
-    /// Creates the missing directories. Dropping the result removes them again, unless they are kept.
-    pub(crate) fn make_parents(&self, cx: &CallContext<'_>) -> Result<CreatedParents, ToolError> {
-        let fail = |errno| errno_error(errno, &self.shown);
-        let mut path = self.real_parent.clone();
-        let mut made = CreatedParents {
-            directories: Vec::new(),
-            created: Vec::new(),
-            parent: self.base.try_clone().map_err(|_| fail(Errno::MFILE))?,
-        };
-        // A descriptor that only names the directory cannot be synced; one that lists it can.
-        if let Ok(listing) = reopen_for_listing(made.parent.as_fd()) {
-            made.parent = listing;
-        }
-        for name in &self.missing {
-            cx.check()?;
-            check_directory_writable(made.parent.as_fd(), &self.shown)?;
-            let ours = match mkdirat(&made.parent, name.as_slice(), Mode::from_raw_mode(0o755)) {
-                Ok(()) => true,
-                // Another process was faster, or the name has a file; opening it tells which.
-                Err(Errno::EXIST) => false,
-                // The directory that was opened just before is removed.
-                Err(Errno::NOENT) => return Err(parents_changed_error(&self.shown)),
-                Err(errno) => return Err(fail(errno)),
-            };
-            let opened = self.mount.resolver.open_child(made.parent.as_fd(), name).and_then(|child| match ours {
-                true => chmod_past_umask(child.as_fd(), made.parent.as_fd(), 0o755).map(|()| child),
-                false => Ok(child),
-            });
-            let child = match opened {
-                Ok(child) => child,
-                Err(errno) => {
-                    if ours {
-                        let _ = unlinkat(&made.parent, name.as_slice(), AtFlags::REMOVEDIR);
-                    }
-                    return Err(self.not_a_directory(errno));
-                }
-            };
-            path = join_path(&path, &[], name);
-            let parent = std::mem::replace(&mut made.parent, child);
-            if ours {
-                made.directories.push((parent, name.clone()));
-                made.created.push((path.clone(), FileStat::from_stat(&fstat(&made.parent).map_err(fail)?)));
-            }
-        }
-        Ok(made)
-    }
-
-    fn not_a_directory(&self, errno: Errno) -> ToolError {
-        match errno {
-            Errno::NOENT => parents_changed_error(&self.shown),
-            Errno::LOOP => errno_error(Errno::NOTDIR, &self.shown),
-            other => errno_error(other, &self.shown),
-        }
-    }
 }
 
 impl WriteTarget {
@@ -375,48 +328,6 @@ impl WriteTarget {
             && let Ok(Some(stamp)) = self.stat()
         {
             self.mount.classify(sensitivity, FileRef { fd: self.base(), name: &self.name }, &stamp);
-        }
-    }
-}
-
-/// Directories that were made for a change that may still fail.
-#[derive(Debug)]
-pub(crate) struct CreatedParents {
-    directories: Vec<(OwnedFd, Vec<u8>)>,
-    /// Their paths, below the root.
-    created: Vec<(Vec<u8>, FileStat)>,
-    /// The directory of the target.
-    pub(crate) parent: OwnedFd,
-}
-
-impl CreatedParents {
-    /// For the journal.
-    pub(crate) fn effects(&self) -> Vec<JournalEffect> {
-        let created = |(path, stamp): &(Vec<u8>, FileStat)| JournalEffect::Created {
-            path: escape(path),
-            after: FileState::from_stat(stamp),
-            image: None,
-        };
-        self.created.iter().map(created).collect()
-    }
-
-    /// The change is there: so are its directories, on disk too.
-    pub(crate) fn persist(mut self, durability: Durability, shown: &str) -> Result<(), ToolError> {
-        let made = std::mem::take(&mut self.directories);
-        if durability == Durability::Full {
-            for (parent, _) in &made {
-                fsync(parent).map_err(|errno| sync_error(errno, shown))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for CreatedParents {
-    fn drop(&mut self) {
-        for (parent, name) in self.directories.drain(..).rev() {
-            // A directory that got entries meanwhile stays.
-            let _ = unlinkat(&parent, name.as_slice(), AtFlags::REMOVEDIR);
         }
     }
 }

@@ -186,7 +186,7 @@ impl ChangeSet {
         let there = self.items.iter().filter(|item| item.upper.is_some()).map(|item| item.path.as_slice());
         let mut repositories = RepositoryDetector::new(&self.mount, there);
         let bytes = self.items.iter().map(OverlayChange::displaced_bytes).fold(0u64, u64::saturating_add);
-        let is_lost = bytes > 0 && self.mount.journal.is_some() && !self.mount.fits_quota(bytes, &[], cx)?;
+        let is_lost = bytes > 0 && self.mount.undo_journal().is_some() && !self.mount.fits_quota(bytes, &[], cx)?;
         for item in &self.items {
             let mut own = Vec::new();
             let mut place = resource_at(&self.mount, &item.path);

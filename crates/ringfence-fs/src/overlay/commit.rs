@@ -1,13 +1,11 @@
 //! Overlay commit: a program's changes become the workspace's, all or nothing.
 //!
-//! Everything new is staged in the image store first and synced. Then the transaction record has every step, the
-//! journal has every effect, and the steps are made, each by one rename. The first that fails ends the commit and rolls
-//! back those before it; after a crash, recovery does the same from the record. The commit is one change, and is undone
-//! like any other.
+//! Everything new is staged in the image store first and synced. Then it is one transaction, and is undone like any
+//! other change.
 //!
-//! Not here: what changed (`compare.rs`).
+//! Not here: what changed (`compare.rs`), and making the steps (`txn/run.rs`).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
@@ -15,28 +13,28 @@ use ringfence_kernel::{Assurance, CallContext, ErrorKind, IoMode, Ticket, ToolEr
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::journal::{FileState, FileStateDepth, JournalEffect, PreImageStore, cost, image_name, not_kept_error};
+use crate::journal::{
+    FileIdentity, FileState, FileStateDepth, JournalEffect, PreImageStore, StagingName, TxnEntry, TxnStep, cost,
+    image_name, not_kept_error,
+};
 use crate::lock::TreeLockMode;
 use crate::mount::Mount;
-use crate::mount::change::delete_images;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path, resource_at};
-use crate::overlay::stage::{MAX_SYNCED_EACH, OverlayStager, StagedOverlayEntry, sync_directories};
+use crate::overlay::stage::{OverlayStager, StagedOverlayEntry};
 use crate::path::name::{escape, fold_name};
 use crate::path::relative::split;
 use crate::read::content::{hash_up_to, read_up_to};
-use crate::root::{
-    Durability, FileToReplace, MountAccess, check_directory_writable, open_no_follow, open_parent, reopen_for_listing,
-    stat,
-};
-use crate::sys::errno::{errno_error, sync_error};
+use crate::root::{FileToReplace, MountAccess, check_directory_writable, open_no_follow, stat};
+use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
 use crate::txn::manifest::{EntryReportReasons, scan_tree};
-use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnRecord, TxnStep};
-use crate::txn::recover::{has_unresolved_batch, recover_notes, recover_tree};
-use crate::txn::step::{apply, finalize_overlay_step, roll_back_overlay_step};
+use crate::txn::recover::recover_under;
+use crate::txn::run::{PlannedStep, Transaction, interrupted_error};
+use crate::txn::step::StepError;
+use crate::txn::write::inode_of;
 
 /// Makes everything that is to be kept of what a program left, or nothing.
 pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
@@ -48,7 +46,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     if mount.rights == MountAccess::ReadOnly {
         return Err(ToolError::new(ErrorKind::ReadOnly, "the workspace is read-only; nothing was changed"));
     }
-    let Some(journal) = &mount.journal else {
+    let Some(journal) = mount.undo_journal() else {
         let message = "without a journal, a program's changes cannot be committed; nothing was changed";
         return Err(ToolError::new(ErrorKind::Unavailable, message));
     };
@@ -58,42 +56,38 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     mount.check_in_place(IoMode::Blocking)?;
     // Excludes every other writer of this program.
     let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
-    recover_tree(mount, &tree)?;
-    recover_notes(mount)?;
-    if has_unresolved_batch(mount) {
-        let message = "an earlier change was interrupted and could not be rolled back yet; nothing was changed";
-        return Err(ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files"));
+    if !recover_under(mount, &tree)? {
+        return Err(interrupted_error("changed"));
     }
     withhold_stale(&mut left, ticket)?;
     if left.items.is_empty() {
-        tree.clear_intent();
         return Ok(());
     }
     let left = &left;
     check_guards(left, ticket)?;
     let keep = journal.create_image_store(mount)?;
-    // There is nothing to roll back yet. Images with the change in their name are removed with the record.
-    let note = TxnRecord::write(&mount.locks, ticket.change_id(), &[])?;
-    tree.log_intent(note.id())?;
-    let done = execute(left, &keep, &note, ticket);
-    drop(note);
-    tree.clear_intent();
-    done
-}
-
-/// A step with what has to be known to make it.
-struct OverlayCommitStep {
-    entry: TxnEntry,
-    shown: String,
-    /// A directory that goes, with everything that is in it.
-    tree: Option<FileState>,
-}
-
-/// Every step, in order, and what the journal has to know.
-#[derive(Default)]
-struct OverlayCommitPlan {
-    steps: Vec<OverlayCommitStep>,
-    effects: Vec<JournalEffect>,
+    mount.reserve(ticket)?;
+    let transaction = match prepare(left, &keep, ticket) {
+        Ok(transaction) => Transaction { is_reserved: true, ..transaction },
+        Err(error) => {
+            // Nothing was published yet: every image with one of these names was made here.
+            mount.delete_images_of(ticket.change_id());
+            mount.void_reservation(ticket);
+            return Err(error);
+        }
+    };
+    transaction.run(mount, &[&tree], ticket, &|planned, error| match error {
+        StepError::Changed { .. } => concurrent_change_error(&planned.shown),
+        StepError::NoExchange => {
+            let message =
+                "this file system cannot exchange two files atomically, so a program's changes cannot be committed";
+            ToolError::new(ErrorKind::Unavailable, message)
+        }
+        StepError::System(errno) => errno_error(errno, &planned.shown),
+        StepError::Tool(error) => error,
+    })?;
+    record_sensitivity(left, &mut ParentCache::new(mount));
+    Ok(())
 }
 
 /// A new directory that gets its mode once it is published.
@@ -103,56 +97,8 @@ struct DeferredChmod {
     modes: [u32; 2],
 }
 
-fn execute(left: &ChangeSet, keep: &PreImageStore, note: &TxnRecord<'_>, ticket: &Ticket<'_>) -> Result<(), ToolError> {
-    let (mount, cx) = (&*left.mount, ticket.context());
-    let mut images = Vec::new();
-    let entered = prepare(left, keep, ticket, &mut images).and_then(|plan| {
-        let entries: Vec<TxnEntry> = plan.steps.iter().map(|step| step.entry.clone()).collect();
-        note.complete(&entries, mount.durability)?;
-        let entered = mount.begin_change(ticket, Vec::new(), plan.effects)?;
-        ticket.commit()?;
-        Ok((entered, plan.steps, entries))
-    });
-    let (entered, steps, entries) = match entered {
-        Ok(entered) => entered,
-        Err(error) => {
-            // Nothing was published yet: every image with one of these names was made here.
-            delete_images(mount, &images);
-            return Err(error);
-        }
-    };
-    let mut parents = ParentCache::new(mount);
-    let made = steps.iter().try_for_each(|planned| perform(mount, keep, &mut parents, planned, cx));
-    let done = made.and_then(|()| {
-        let synced = sync(mount, keep, &entries);
-        note.mark_done().map(|()| synced)
-    });
-    let synced = match done {
-        Ok(synced) => synced.and_then(|()| note.sync(mount.durability)),
-        Err(refused) => {
-            let back = |entry: &TxnEntry| {
-                open_parent(mount, &entry.parent)
-                    .is_none_or(|parent| roll_back_overlay_step(mount, parent.as_fd(), entry).is_ok())
-            };
-            let all = entries.iter().rev().map(back).collect::<Vec<_>>().into_iter().all(|one| one);
-            note.delete_if(all);
-            return Err(if all { refused } else { rollback_incomplete(refused) });
-        }
-    };
-    entries.iter().for_each(|entry| finalize_overlay_step(mount, entry));
-    entered.commit();
-    record_sensitivity(left, &mut parents);
-    let first = steps.first().map_or("", |planned| &planned.shown);
-    synced.map_err(|errno| sync_error(errno, first))
-}
-
 /// Stages everything new in the image store, and returns the steps.
-fn prepare(
-    left: &ChangeSet,
-    keep: &PreImageStore,
-    ticket: &Ticket<'_>,
-    images: &mut Vec<String>,
-) -> Result<OverlayCommitPlan, ToolError> {
+fn prepare(left: &ChangeSet, keep: &PreImageStore, ticket: &Ticket<'_>) -> Result<Transaction<'static>, ToolError> {
     let (mount, cx) = (&*left.mount, ticket.context());
     let bytes = left.items.iter().map(OverlayChange::displaced_bytes).fold(0u64, u64::saturating_add);
     let kept = mount.fits_quota(bytes, &[], cx)?;
@@ -166,10 +112,10 @@ fn prepare(
         stage,
         ticket,
         keeps_displaced: kept,
-        images,
+        images: 0,
         writable_directories: HashSet::new(),
         parents: ParentCache::new(mount),
-        plan: OverlayCommitPlan::default(),
+        plan: Transaction::default(),
     };
     let tops: Vec<(&OverlayChange, &[OverlayChange])> = top_level_changes(&left.items).collect();
     let opens = |mode: u32| mode & 0o300 == 0o300;
@@ -215,19 +161,19 @@ struct OverlayCommitPlanner<'a> {
     ticket: &'a Ticket<'a>,
     /// Whether what is displaced is kept.
     keeps_displaced: bool,
-    images: &'a mut Vec<String>,
+    /// Number of names taken in the image store.
+    images: usize,
     /// Directories that can be written to when their turn comes.
     writable_directories: HashSet<Vec<u8>>,
     parents: ParentCache<'a>,
-    plan: OverlayCommitPlan,
+    plan: Transaction<'static>,
 }
 
 impl OverlayCommitPlanner<'_> {
     /// A new name in the image store.
     fn image(&mut self) -> String {
-        let image = image_name(self.ticket.change_id(), self.images.len());
-        self.images.push(image.clone());
-        image
+        self.images += 1;
+        image_name(self.ticket.change_id(), self.images - 1)
     }
 
     fn check_writable(&mut self, path: &[u8], shown: &str) -> Result<(), ToolError> {
@@ -237,18 +183,12 @@ impl OverlayCommitPlanner<'_> {
         check_directory_writable(self.parents.open(path)?, shown)
     }
 
-    fn push(&mut self, path: &[u8], step: TxnStep, image: &str, lost: bool, tree: Option<FileState>) {
+    fn push(&mut self, path: &[u8], step: TxnStep, displaced: Option<FileState>) {
         let (parent, name) = split(path);
-        let directory = self.parents.open(path).ok().and_then(|parent| fstat(parent).ok());
-        let entry = TxnEntry {
-            step,
-            parent: parent.to_vec(),
-            directories: [directory.map(|stat| FileStat::from_stat(&stat).id.inode), None],
-            name: name.to_vec(),
-            temporary: image.as_bytes().to_vec(),
-            other: if lost { DISCARDED.to_vec() } else { Vec::new() },
-        };
-        self.plan.steps.push(OverlayCommitStep { entry, shown: display_path(self.mount, path), tree });
+        let directory = self.parents.open(path).ok().and_then(inode_of);
+        let entry = TxnEntry { step, parent: parent.into(), directory, name: name.into() };
+        let planned = PlannedStep::new(entry, None, &display_path(self.mount, path));
+        self.plan.steps.push(PlannedStep { displaced, ..planned });
     }
 
     fn plan_chmod(&mut self, item: &OverlayChange, mode: u32) -> Result<(), ToolError> {
@@ -260,7 +200,7 @@ impl OverlayCommitPlanner<'_> {
     }
 
     fn push_mode(&mut self, path: &[u8], inode: u64, [from, to]: [u32; 2]) {
-        self.push(path, TxnStep::Chmod { inode, from, to }, "", false, None);
+        self.push(path, TxnStep::Chmod { inode, from, to }, None);
         self.plan.effects.push(JournalEffect::Mode { path: escape(path), inode, before: from, after: to });
     }
 
@@ -272,15 +212,11 @@ impl OverlayCommitPlanner<'_> {
         let parent = self.parents.open(&item.path)?;
         let state = FileState::read_at(self.mount, parent, split(&item.path).1, FileStateDepth::Recursive, cx)?;
         let state = state.filter(|state| state.inode == was.id.inode).ok_or_else(|| concurrent_change_error(&name))?;
+        let old = FileIdentity::from_state(&state, FileRef { fd: parent, name: split(&item.path).1 });
         let image = self.image();
         let tree = (was.kind == FileKind::Directory).then(|| state.clone());
-        self.push(
-            &item.path,
-            TxnStep::Displace { old: FileIdentity::from_stat(&was) },
-            &image,
-            !self.keeps_displaced,
-            tree,
-        );
+        let (staging, discard) = (StagingName::Store(image.clone()), !self.keeps_displaced);
+        self.push(&item.path, TxnStep::Exchange { old: Some(old), new: None, staging, fresh: false, discard }, tree);
         let path = escape(&item.path);
         self.plan.effects.push(match self.keeps_displaced {
             true => JournalEffect::Removed { path, before: state, image, copied: false },
@@ -305,18 +241,20 @@ impl OverlayCommitPlanner<'_> {
             .stage
             .make(&image, (item, inside), &FileStat::from_stat(&above), old.as_ref())?
             .ok_or_else(|| concurrent_change_error(&name))?;
-        let new = FileIdentity::from_stat(&staged.stat);
-        let path = escape(&item.path);
+        let new = Some(FileIdentity::at(FileRef { fd: self.images_dir.fd(), name: image.as_bytes() }, &staged.stat));
+        let (path, staging) = (escape(&item.path), StagingName::Store(image.clone()));
         let Some(was) = was else {
-            self.push(&item.path, TxnStep::Publish { new }, &image, false, None);
+            let step = TxnStep::Exchange { old: None, new, staging, fresh: true, discard: false };
+            self.push(&item.path, step, None);
             let StagedOverlayEntry { stat: stamp, state, final_mode: later } = staged;
             self.plan.effects.push(JournalEffect::Created { path, after: state, image: Some(image) });
             let closing =
                 |mode| DeferredChmod { path: item.path.clone(), inode: stamp.id.inode, modes: [stamp.mode, mode] };
             return Ok(later.map(closing));
         };
-        let (effect, lost) = self.displacement_effect(item, &was, old.as_ref(), &image, staged.state)?;
-        self.push(&item.path, TxnStep::Exchange { old: FileIdentity::from_stat(&was), new }, &image, lost, None);
+        let (effect, discard) = self.displacement_effect(item, &was, old.as_ref(), &image, staged.state)?;
+        let old = Some(FileIdentity::from_stat(&was));
+        self.push(&item.path, TxnStep::Exchange { old, new, staging, fresh: true, discard }, None);
         self.plan.effects.push(effect);
         Ok(None)
     }
@@ -401,45 +339,6 @@ impl<'a> ParentCache<'a> {
         }
         self.last.as_ref().map(|(_, fd)| fd.as_fd()).ok_or_else(gone)
     }
-}
-
-fn perform(
-    mount: &Mount,
-    keep: &PreImageStore,
-    parents: &mut ParentCache<'_>,
-    planned: &OverlayCommitStep,
-    cx: &CallContext<'_>,
-) -> Result<(), ToolError> {
-    let OverlayCommitStep { entry, shown, tree } = planned;
-    let path = [entry.parent.as_slice(), b"/", &entry.name].concat();
-    let parent = parents.open(if entry.parent.is_empty() { &entry.name } else { &path })?;
-    apply(keep, parent, entry).map_err(|errno| match errno {
-        Errno::BUSY => concurrent_change_error(shown),
-        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
-            let message =
-                "this file system cannot exchange two files atomically, so a program's changes cannot be committed";
-            ToolError::new(ErrorKind::Unavailable, message)
-        }
-        other => errno_error(other, shown),
-    })?;
-    // It cannot be reached by path any more: now it shows whether it was displaced unchanged.
-    if let Some(tree) = tree {
-        let now = FileState::read_at(mount, keep.fd(), &entry.temporary, FileStateDepth::Recursive, cx)?;
-        if !now.is_some_and(|now| tree.matches(&now)) {
-            return Err(concurrent_change_error(shown));
-        }
-    }
-    Ok(())
-}
-
-fn sync(mount: &Mount, keep: &PreImageStore, entries: &[TxnEntry]) -> Result<(), Errno> {
-    if mount.durability != Durability::Full {
-        return Ok(());
-    }
-    let parents: BTreeSet<&[u8]> = entries.iter().map(|entry| entry.parent.as_slice()).collect();
-    let few = parents.iter().take(MAX_SYNCED_EACH + 1).filter_map(|parent| open_parent(mount, parent));
-    let few = few.map(|parent| reopen_for_listing(parent.as_fd())).collect::<Result<Vec<_>, _>>()?;
-    sync_directories(keep, &few)
 }
 
 /// New contents are another file: it is as sensitive as the one before.
@@ -580,11 +479,4 @@ fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<
 fn concurrent_change_error(shown: &str) -> ToolError {
     let message = format!("`{shown}` was changed concurrently by another program; nothing was changed");
     ToolError::new(ErrorKind::Conflict, message)
-}
-
-/// The error where not every step could be rolled back.
-fn rollback_incomplete(refused: ToolError) -> ToolError {
-    refused
-        .hint("some files were changed and could not be rolled back; the next start tries again")
-        .detail("committed", "unknown")
 }

@@ -25,9 +25,7 @@ use crate::sys::errno::errno_error;
 use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, symlinkat};
-
-/// Up to this count files are synced one by one, without waiting for other data of the file system.
-pub(super) const MAX_SYNCED_EACH: usize = 16;
+use crate::txn::run::MAX_SYNCED_EACH;
 
 /// The mode of a directory that its owner can fill and move.
 const STAGING_DIR_MODE: u32 = 0o700;
@@ -280,15 +278,6 @@ impl<'a> OverlayStager<'a> {
             ToolError::new(ErrorKind::Io, message)
         })
     }
-}
-
-/// Puts the directories on disk whose entries are others now.
-pub(super) fn sync_directories(keep: &PreImageStore, directories: &[OwnedFd]) -> Result<(), Errno> {
-    if directories.len() > MAX_SYNCED_EACH {
-        return syncfs(keep.fd());
-    }
-    directories.iter().try_for_each(fsync)?;
-    fsync(keep.fd())
 }
 
 fn changed_error(shown: &str) -> ToolError {

@@ -45,6 +45,16 @@ pub enum Durability {
     Ordered,
 }
 
+/// How new files are staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StagingMode {
+    /// Without a name, where the file system supports it.
+    #[default]
+    Unnamed,
+    /// Always under a temporary name, which is logged first.
+    Named,
+}
+
 /// The root of a mount: its descriptor, and the resolver of paths below it.
 #[derive(Debug)]
 pub(crate) struct MountRoot {
@@ -60,6 +70,7 @@ pub(crate) struct MountRoot {
     pub(crate) privileged: bool,
     pub(crate) names: NameRule,
     pub(crate) durability: Durability,
+    pub(crate) staging: StagingMode,
     pub(crate) resolver: Box<dyn PathResolver>,
     /// The file system answers from memory without a daemon or a network, so short reads need no worker.
     pub(crate) supports_non_blocking: bool,

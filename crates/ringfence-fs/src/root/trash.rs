@@ -5,7 +5,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use ringfence_kernel::{CallContext, ErrorKind, ToolError};
+use ringfence_kernel::{CallContext, ToolError};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -13,38 +13,8 @@ use crate::path::name::{TEMP_PREFIX, escape};
 use crate::root::walk::{TempVisibility, TreeWalk, WalkStep};
 use crate::root::{MountRoot, rename_noreplace, stat};
 use crate::sys::errno::errno_error;
-use crate::sys::stat::{FileId, FileKind};
+use crate::sys::stat::FileKind;
 use crate::sys::syscall::unlinkat;
-
-/// Renames the entry `id` to a hidden name.
-pub(crate) fn rename_aside(
-    from: (BorrowedFd<'_>, &[u8]),
-    to: (BorrowedFd<'_>, &[u8]),
-    id: FileId,
-    shown: &str,
-) -> Result<(), ToolError> {
-    let conflict = || {
-        let message = format!("`{shown}` was replaced concurrently by another program; nothing was changed");
-        ToolError::new(ErrorKind::Conflict, message)
-    };
-    match rename_noreplace(from, to) {
-        Ok(()) => {}
-        Err(Errno::NOENT) => return Err(conflict()),
-        Err(errno) => return Err(errno_error(errno, shown)),
-    }
-    match stat(to.0, to.1) {
-        Ok(Some(moved)) if moved.id == id => Ok(()),
-        _ => match rename_noreplace(to, from) {
-            Ok(()) => Err(conflict()),
-            // The name was taken again meanwhile. The entry at our name would stay hidden.
-            Err(_) => {
-                let copy = rename_visible(from.0, to).map_err(|errno| errno_error(errno, shown))?;
-                let hint = format!("the previous file was kept as `{copy}` beside it");
-                Err(conflict().hint(&hint).detail("conflictCopy", copy))
-            }
-        },
-    }
-}
 
 /// Removes what stands at a name, with everything in it. Links go, what they lead to stays.
 pub(crate) fn purge(
@@ -79,9 +49,4 @@ pub(crate) fn rename_visible(parent: BorrowedFd<'_>, from: (BorrowedFd<'_>, &[u8
     let kept = format!("conflict-{}", String::from_utf8_lossy(name));
     rename_noreplace(from, (parent, kept.as_bytes()))?;
     Ok(kept)
-}
-
-/// Gives another program's entry at a temporary name of ours a visible name.
-pub(crate) fn rename_to_conflict(parent: BorrowedFd<'_>, name: &[u8]) -> Result<String, Errno> {
-    if name.starts_with(TEMP_PREFIX.as_bytes()) { rename_visible(parent, (parent, name)) } else { Ok(escape(name)) }
 }

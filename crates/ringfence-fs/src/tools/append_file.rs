@@ -1,35 +1,34 @@
 //! `append_file`: append to a file.
 //!
-//! Bytes are added in place: a log of many megabytes is not copied for one line. An intent in the lock file has the old
-//! length, so that a crash half way leaves nothing half added.
-
-use std::os::fd::{AsFd, BorrowedFd};
+//! Bytes are added in place: a log of many megabytes is not copied for one line. The intent has the old length and the
+//! bytes, so that a crash half way leaves nothing half added.
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
     ToolError, ToolPlan, ToolRegistry,
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::Fence;
 use crate::fence::PathArg;
-use crate::journal::{FileState, JournalEffect};
-use crate::lock::{FileLock, TreeLockMode, WriteIntent};
+use crate::journal::{FileState, JournalEffect, TxnStep};
+use crate::lock::{HeldLock, TreeLockMode};
 use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::path::name::escape;
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::content::read_up_to;
 use crate::read::digest::{Digest, Sha256Hasher};
 use crate::root::FileToReplace;
-use crate::sys::errno::{errno_error, sync_error};
-use crate::sys::own_files::write_all;
+use crate::sys::errno::errno_error;
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{fchmod, fdatasync, fstat, ftruncate};
 use crate::tools::{ChangedFile, check_size};
-use crate::txn::replace::{FileBody, WriteResult, check_unchanged, lock_and_open, replace};
+use crate::txn::run::{PlannedStep, Transaction};
+use crate::txn::stage::FileBody;
+use crate::txn::step::StepError;
+use crate::txn::write::{WriteResult, WriteSite, check_unchanged, lock_and_open, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardAppendArgs, ChangedFile>("append_file");
@@ -90,7 +89,7 @@ impl From<MiniclawAppendArgs> for Args {
 struct AppendFilePlan {
     target: WriteTarget,
     planned_stat: Option<FileStat>,
-    content: Vec<u8>,
+    content: String,
     /// Digest of the previewed old contents.
     previewed: Option<Digest>,
 }
@@ -121,12 +120,7 @@ impl Tool for AppendFile {
         let accesses = vec![ResourceAccess { action, resource: target.resource() }];
         Ok(ToolPlan {
             accesses,
-            prepared: AppendFilePlan {
-                target,
-                planned_stat: seen,
-                content: args.content.into_bytes(),
-                previewed: None,
-            },
+            prepared: AppendFilePlan { target, planned_stat: seen, content: args.content, previewed: None },
         })
     }
 
@@ -136,14 +130,14 @@ impl Tool for AppendFile {
         let (text, digest) = match seen {
             Some(seen) => {
                 let old = FileContents::read_target(target, seen, cx)?;
-                diffs.add_at_end(&target.shown, &old, &String::from_utf8_lossy(content));
+                diffs.add_at_end(&target.shown, &old, content);
                 (
                     format!("add {} bytes to the end of `{}` ({} bytes)", content.len(), target.shown, seen.size),
                     old.digest,
                 )
             }
             None => {
-                diffs.add(&target.shown, None, Some(&FileContents::from_bytes(content)));
+                diffs.add(&target.shown, None, Some(&FileContents::from_bytes(content.as_bytes())));
                 (format!("create `{}` with {} bytes", target.shown, content.len()), None)
             }
         };
@@ -159,7 +153,7 @@ impl Tool for AppendFile {
         check_still_planned(&target, seen.as_ref(), ticket)?;
         let added = content.len();
         let written = match seen {
-            None => replace(&target, seen, ticket, |_| Ok(FileBody::Bytes(content)))?,
+            None => replace(&target, seen, ticket, |_| Ok(FileBody::Bytes(content.into_bytes())))?,
             Some(_) => append(&target, seen, &content, shown, ticket)?,
         };
         target.carry_sensitivity(target.sensitivity);
@@ -174,33 +168,32 @@ impl Tool for AppendFile {
 fn append(
     target: &WriteTarget,
     seen: Option<FileStat>,
-    content: &[u8],
+    content: &str,
     shown: Option<Digest>,
     ticket: &Ticket<'_>,
 ) -> Result<WriteResult, ToolError> {
-    let parent = target.base();
-    let place = target.lock_directory(TreeLockMode::Shared, ticket.context())?;
-    let (lock, old) = lock_and_open(target, parent, ticket.context())?;
+    let cx = ticket.context();
+    let tree = target.lock_directory(TreeLockMode::Shared, cx)?;
+    let (lock, old) = lock_and_open(&WriteSite::find(target)?, cx)?;
     let Some(old) = old else {
         check_unchanged(target, seen, None, ticket)?;
-        drop((lock, place));
-        return replace(target, None, ticket, |_| Ok(FileBody::Bytes(content.to_vec())));
+        drop((lock, tree));
+        return replace(target, None, ticket, |_| Ok(FileBody::Bytes(content.into())));
     };
     check_unchanged(target, seen, Some(old.stat), ticket)?;
-    check_previewed(target, shown, Some(&old), ticket.context())?;
-    check_grown_size(target, &old, content, ticket.context())?;
+    check_previewed(target, shown, Some(&old), cx)?;
+    check_grown_size(target, &old, content, cx)?;
     if old.stat.links == 1 && !target.is_guarded() {
-        return append_in_place(target, parent, &lock, &old, content, ticket);
+        return append_in_place(target, &lock, &old, content, ticket);
     }
     // The other names of this file may be outside: they keep what they had. A rule judges a file whole.
-    drop((lock, place));
+    drop((lock, tree));
     replace(target, seen, ticket, |old| {
-        check_previewed(target, shown, old, ticket.context())?;
-        let Some(old) = old else { return Ok(FileBody::Bytes(content.to_vec())) };
-        check_grown_size(target, old, content, ticket.context())?;
-        let mut bytes =
-            read_up_to(&old.fd, old.stat.size, ticket.context()).map_err(|errno| errno_error(errno, &target.shown))?;
-        bytes.extend_from_slice(content);
+        check_previewed(target, shown, old, cx)?;
+        let Some(old) = old else { return Ok(FileBody::Bytes(content.into())) };
+        check_grown_size(target, old, content, cx)?;
+        let mut bytes = read_up_to(&old.fd, old.stat.size, cx).map_err(|errno| errno_error(errno, &target.shown))?;
+        bytes.extend_from_slice(content.as_bytes());
         Ok(FileBody::Bytes(bytes))
     })
 }
@@ -208,7 +201,7 @@ fn append(
 fn check_grown_size(
     target: &WriteTarget,
     old: &FileToReplace,
-    content: &[u8],
+    content: &str,
     cx: &CallContext<'_>,
 ) -> Result<(), ToolError> {
     let size = old.stat.size.saturating_add(content.len() as u64);
@@ -218,73 +211,41 @@ fn check_grown_size(
 
 fn append_in_place(
     target: &WriteTarget,
-    parent: BorrowedFd<'_>,
-    lock: &FileLock,
+    lock: &HeldLock,
     old: &FileToReplace,
-    content: &[u8],
+    content: &str,
     ticket: &Ticket<'_>,
 ) -> Result<WriteResult, ToolError> {
+    let parent = target.base();
     let fail = |errno| errno_error(errno, &target.shown);
     if old.stat.denies_write() {
         return Err(fail(Errno::ACCESS));
     }
-    let file = target.mount.open_at(parent, &target.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
-    let now = FileStat::from_stat(&fstat(&file).map_err(fail)?);
-    if now.id != old.stat.id || now.links != 1 {
-        return Err(replaced_error(target));
-    }
-    let before = now.size;
-    let after = before + content.len() as u64;
-    let (parent_path, name) = (target.parent_path(), target.name.clone());
-    let hashed = hash_both(target, old, content, ticket.context())?;
+    // Fails here where it may not be written, before anything is logged.
+    target.mount.open_at(parent, &target.name, OFlags::WRONLY | OFlags::APPEND).map_err(fail)?;
+    let before = old.stat.size;
+    let hashed = hash_both(target, old, content.as_bytes(), ticket.context())?;
     if content.is_empty() {
         return Ok(WriteResult::no_change(before, hashed.map(|(_, after)| after)));
     }
-    let intent = WriteIntent::Append {
-        parent: parent_path,
-        name,
-        inode: now.id.inode,
-        before,
-        content: content.to_vec(),
-        change: ticket.change_id().as_bytes().to_vec(),
+    let step = TxnStep::Append { inode: old.stat.id.inode, before, content: content.to_owned() };
+    let size = before + content.len() as u64;
+    let transaction = Transaction {
+        steps: vec![PlannedStep::new(target.entry(step), Some(parent), &target.shown)],
+        effects: vec![effect(target, &old.stat, size, hashed)],
+        ..Transaction::default()
     };
-    // After a power cut the disk may have a part of the contents.
-    lock.log_intent_durably(&intent)?;
-    let entered = target.mount.begin_change(ticket, Vec::new(), vec![effect(target, &now, after, hashed)])?;
-    if let Err(given_up) = ticket.commit() {
-        drop(entered);
-        lock.clear_intent();
-        return Err(given_up);
-    }
-    let added = write_all(file.as_fd(), content)
-        .and_then(|()| match now.mode & 0o7000 {
-            0 => Ok(()),
-            // Contents that another user chose must not run with the owner's rights.
-            _ => fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)),
-        })
-        .and_then(|()| fdatasync(&file));
-    if let Err(errno) = added {
-        // After an error the caller retries, and must not find the bytes there already. Bytes that another program
-        // added behind them stay, and so do ours.
-        let size = FileStat::from_stat(&fstat(&file).map_err(|errno| sync_error(errno, &target.shown))?).size;
-        if size > after {
-            entered.commit();
-            lock.clear_intent();
-            return Err(sync_error(errno, &target.shown));
-        }
-        ftruncate(&file, before).map_err(|errno| sync_error(errno, &target.shown))?;
-        drop(entered);
-        lock.clear_intent();
-        return Err(fail(errno));
-    }
-    entered.commit();
-    lock.clear_intent();
+    transaction.run(&target.mount, &[lock], ticket, &|_, error| match error {
+        StepError::System(errno) => fail(errno),
+        StepError::Tool(error) => error,
+        StepError::Changed { .. } | StepError::NoExchange => replaced_error(target),
+    })?;
     // The bytes are added, also when it cannot be determined whether the name still leads to the file.
     if target.stat_in(parent).is_ok_and(|now| now.is_none_or(|now| now.id != old.stat.id)) {
         return Err(replaced_error(target));
     }
     let digest = hashed.map(|(_, after)| after);
-    Ok(WriteResult { unchanged: false, size: after, digest, created: false, links_broken: 0, collides_with: None })
+    Ok(WriteResult { unchanged: false, size, digest, created: false, links_broken: 0, collides_with: None })
 }
 
 /// Hashes the current and the new contents in one pass. `None` where the file may be written and not read.

@@ -26,8 +26,9 @@ use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
 use crate::tools::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
 use crate::tools::{check_size, read_text};
-use crate::txn::batch::{BatchTarget, DesiredContents, change_all};
-use crate::txn::replace::{FileBody, WriteResult, replace};
+use crate::txn::stage::FileBody;
+use crate::txn::write::{BatchTarget, DesiredContents, change_all};
+use crate::txn::write::{WriteResult, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let has_state = fence.mounts().iter().any(|mount| mount.run_state.is_some());

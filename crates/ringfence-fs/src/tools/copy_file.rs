@@ -16,7 +16,8 @@ use crate::read::digest::Digest;
 use crate::root::OpenFile;
 use crate::sys::stat::FileStat;
 use crate::tools::{ChangedFile, check_size};
-use crate::txn::replace::{FileBody, replace};
+use crate::txn::stage::FileBody;
+use crate::txn::write::replace;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(CopyFile { fence: fence.clone() }, [ToolBinding::standard::<Args, ChangedFile>("copy_file")])

@@ -9,21 +9,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::journal::{DisplacementPosition, FileState, FileStateDepth, JournalEffect, cost};
-use crate::lock::{JournalRef, TreeLockMode, WriteIntent};
+use crate::journal::{DisplacementPosition, FileIdentity, FileState, FileStateDepth, StagingName, TxnStep, cost};
+use crate::lock::TreeLockMode;
 use crate::mount::suggest;
 use crate::mount::write_target::{WriteTarget, WriteTargetKind};
-use crate::path::name::escape;
 use crate::preview::{FileContents, check_previewed_at, fingerprint};
 use crate::read::digest::Digest;
-use crate::root::trash::{purge, rename_aside};
-use crate::root::{Durability, check_directory_writable, reopen_for_listing};
-use crate::sys::errno::{errno_error, sync_error};
+use crate::root::{check_directory_writable, stat};
+use crate::sys::errno::errno_error;
+use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::fsync;
 use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
-use crate::txn::replace::temporary_name;
+use crate::txn::run::{PlannedStep, Transaction};
+use crate::txn::step::StepError;
+use crate::txn::write::Removal;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(DeleteFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("delete_file")])
@@ -141,67 +141,38 @@ impl Tool for DeleteFile {
         let DeleteFilePlan { target, planned_stat: seen, manifest, previewed: shown } = work;
         let cx = ticket.context();
         let parent = target.base();
-        let fail = |errno| errno_error(errno, &target.shown);
         // The contents of a directory are deleted as they were listed: nothing may change in there meanwhile.
         let tree = if manifest.is_some() { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
-        let _place = target.lock_directory(tree, cx)?;
+        let _tree = target.lock_directory(tree, cx)?;
         check_directory_writable(parent, &target.shown)?;
-        let (lock, left) = target.mount.locks.lock(seen.id, cx)?;
-        recover(&target.mount, &lock, &left)?;
+        let lock = target.mount.locks.lock(seen.id, cx)?;
+        recover(&target.mount, &lock)?;
         check_approved(&target, &seen, manifest.as_ref(), ticket)?;
         check_previewed_at(&target, shown, &seen, cx)?;
         target.judge_removal(ticket)?;
-        // Once it has happened, nothing that can be had before may fail.
-        let directory = match target.mount.durability {
-            Durability::Full => Some(reopen_for_listing(parent).map_err(fail)?),
-            Durability::Ordered => None,
-        };
         let state = FileState::read_at(&target.mount, parent, &target.name, FileStateDepth::Recursive, cx)?;
         let state = state.ok_or_else(|| gone_error(&target))?;
-        let away = match target.mount.removal_image(&state, parent, DisplacementPosition::default(), ticket)? {
-            Some(image) => RemovalDestination::Image(image),
-            None => RemovalDestination::Temporary(temporary_name().map_err(fail)?),
+        let identity = FileIdentity::at(FileRef { fd: parent, name: &target.name }, &target.stat()?.unwrap_or(seen));
+        let Removal { step, effect, .. } =
+            Removal::plan(&target, identity, state, DisplacementPosition::default(), ticket)?;
+        let temporary = match &step {
+            TxnStep::Exchange { staging: StagingName::Beside(name), .. } => Some(name.clone()),
+            _ => None,
         };
-        let path = escape(&target.path());
-        let (note, effect) = match &away {
-            RemovalDestination::Image(image) => (
-                WriteIntent::SingleSyscall { change: ticket.change_id().as_bytes().to_vec() },
-                JournalEffect::Removed { path, before: state, image: image.clone(), copied: false },
-            ),
-            RemovalDestination::Temporary(name) => {
-                let (parent, name, inodes) = (target.parent_path(), name.clone(), vec![seen.id.inode]);
-                let journal = JournalRef::new(ticket.change_id(), None);
-                (WriteIntent::Remove { parent, name, inodes, journal }, JournalEffect::Lost { path })
-            }
+        let transaction = Transaction {
+            steps: vec![PlannedStep::new(target.entry(step), Some(parent), &target.shown)],
+            effects: vec![effect],
+            ..Transaction::default()
         };
-        match &away {
-            RemovalDestination::Image(_) => lock.log_intent(&note)?,
-            RemovalDestination::Temporary(_) => lock.log_intent_durably(&note)?,
-        }
-        let entered = target.mount.begin_change(ticket, Vec::new(), vec![effect])?;
-        ticket.commit()?;
-        match &away {
-            RemovalDestination::Image(image) => {
-                let keep = target.mount.image_store().ok_or_else(|| fail(Errno::NOENT))?;
-                let kept = (keep.fd(), image.as_bytes());
-                rename_aside((parent, &target.name), kept, seen.id, &target.shown)?;
-            }
-            RemovalDestination::Temporary(name) => {
-                rename_aside((parent, &target.name), (parent, name), seen.id, &target.shown)?
-            }
-        }
-        entered.commit();
-        let synced = directory.map_or(Ok(()), fsync).map_err(|errno| sync_error(errno, &target.shown));
+        transaction.run(&target.mount, &[&lock], ticket, &|_, error| match error {
+            StepError::Changed { conflict_copy } => replaced_error(&target, conflict_copy.as_deref()),
+            StepError::NoExchange => errno_error(Errno::OPNOTSUPP, &target.shown),
+            StepError::System(errno) => errno_error(errno, &target.shown),
+            StepError::Tool(error) => error,
+        })?;
         // The entry is deleted for every reader; contents that cannot be removed now are removed by the next holder of
         // the lock.
-        let leftover = match &away {
-            RemovalDestination::Image(_) => false,
-            RemovalDestination::Temporary(name) => purge(&target.mount, parent, name, cx).is_err(),
-        };
-        if !leftover {
-            lock.clear_intent();
-        }
-        synced?;
+        let leftover = temporary.is_some_and(|name| !matches!(stat(parent, name.as_bytes()), Ok(None)));
         let below = manifest
             .iter()
             .flat_map(|manifest| &manifest.listed)
@@ -218,17 +189,21 @@ impl Tool for DeleteFile {
     }
 }
 
-/// Destination of the deleted entry.
-enum RemovalDestination {
-    /// The image store, under this name.
-    Image(String),
-    /// Beside where it was, to be taken apart.
-    Temporary(Vec<u8>),
-}
-
 fn gone_error(target: &WriteTarget) -> ToolError {
     let message = format!("`{}` was removed since the call was planned; nothing was deleted", target.shown);
     ToolError::new(ErrorKind::Conflict, message)
+}
+
+fn replaced_error(target: &WriteTarget, conflict_copy: Option<&str>) -> ToolError {
+    let message = format!("`{}` was replaced concurrently by another program; nothing was changed", target.shown);
+    let error = ToolError::new(ErrorKind::Conflict, message);
+    match conflict_copy {
+        Some(copy) => {
+            let hint = format!("the previous file was kept as `{copy}` beside it");
+            error.hint(&hint).detail("conflictCopy", copy)
+        }
+        None => error,
+    }
 }
 
 /// Fails unless the entry is the one that was approved or, without an approval, the one that was planned with.

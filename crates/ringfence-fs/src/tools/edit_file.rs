@@ -19,7 +19,8 @@ use crate::read::digest::{Digest, check_match};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::FileStat;
 use crate::tools::{ChangedFile, check_size, read_text};
-use crate::txn::replace::{FileBody, replace};
+use crate::txn::stage::FileBody;
+use crate::txn::write::replace;
 
 /// Most line numbers that a message has.
 const MOST_LINES: usize = 20;

@@ -30,7 +30,7 @@ use crate::mount::write_target::WriteTarget;
 use crate::read::content::{decode_text, read_up_to};
 use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
-use crate::txn::replace::WriteResult;
+use crate::txn::write::WriteResult;
 
 /// Gives every file tool to a registry. The order is the order in which dialects list them.
 pub fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {

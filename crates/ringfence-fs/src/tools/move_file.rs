@@ -1,19 +1,22 @@
 //! `move_file`: move or rename a file, a link or a directory.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, IoMode, PolicyAction, Preview, ResourceAccess, Ticket, Tool,
     ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
-use rustix::fs::{AtFlags, OFlags, RenameFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
-use crate::journal::{DisplacedFileAction, DisplacementPosition, FileState, FileStateDepth, JournalEffect};
-use crate::lock::{InodeRef, JournalRef, TreeLockMode, WriteIntent};
+use crate::journal::{
+    DisplacedFileAction, DisplacementPosition, EscapedPath, FileIdentity, FileState, FileStateDepth, JournalEffect,
+    TxnStep,
+};
+use crate::lock::{HeldLock, TreeLockMode};
 use crate::mount::repository::is_repository_entry;
 use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::path::guest::GuestPath;
@@ -22,14 +25,16 @@ use crate::preview::{DiffPreview, FileContents, check_previewed_at, fingerprint}
 use crate::read::digest::Digest;
 use crate::root::resolver::PATH_ONLY;
 use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
-use crate::root::{Durability, FileToReplace, check_directory_writable, rename_noreplace, reopen_for_listing, stat};
-use crate::sys::errno::{errno_error, sync_error, wrong_type};
+use crate::root::{FileToReplace, check_directory_writable, reopen_for_listing};
+use crate::sys::errno::{errno_error, wrong_type};
+use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::SAFE_OPEN;
-use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{fsync, linkat, renameat, renameat_with, unlinkat};
+use crate::sys::stat::{FileKind, FileStat};
 use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
-use crate::txn::replace::DisplacedFile;
+use crate::txn::run::{PlannedStep, Transaction};
+use crate::txn::step::StepError;
+use crate::txn::write::{DisplacedFile, inode_of};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(MoveFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("move_file")])
@@ -178,57 +183,41 @@ impl Tool for MoveFile {
         // A directory takes what is in it along: nothing may come to be in there while it moves.
         let alone = work.manifest.is_some() || is_repository_entry(&to.name);
         let tree = if alone { TreeLockMode::Exclusive } else { TreeLockMode::Shared };
-        let _place = from.lock_directory(tree, ticket.context())?;
+        let _tree = from.lock_directory(tree, ticket.context())?;
         to.check_directory()?;
         check_directory_writable(from.base(), &from.shown)?;
         check_directory_writable(to.base(), &to.shown)?;
-        let locks =
-            from.mount.locks.lock_both(seen.id, target.map_or(seen.id, |target| target.id), ticket.context())?;
-        for (lock, left) in &locks {
-            recover(&from.mount, lock, left)?;
-        }
+        let ids = [seen.id, target.map_or(seen.id, |target| target.id)];
+        let locks = from.mount.locks.lock_all(&ids, ticket.context())?;
+        locks.iter().try_for_each(|lock| recover(&from.mount, lock))?;
         check_unmoved(&work, ticket)?;
         from.judge_removal(ticket)?;
         to.judge_arrival(from, ticket)?;
-        // Once it has happened, nothing that can be had before may fail.
-        let listings = match from.mount.durability {
-            Durability::Full => vec![
-                reopen_for_listing(to.base()).map_err(|errno| errno_error(errno, &to.shown))?,
-                reopen_for_listing(from.base()).map_err(|errno| errno_error(errno, &from.shown))?,
-            ],
-            Durability::Ordered => Vec::new(),
-        };
         let (effects, image) = effects(&work, ticket)?;
-        let Some((lock, _)) = locks.first() else { return Err(changed_error(&from.shown)) };
-        let note =
-            |target: &WriteTarget, inode| InodeRef { parent: target.parent_path(), name: target.name.clone(), inode };
-        let intent = match target {
-            Some(target) => WriteIntent::Overwrite {
-                from: note(from, seen.id.inode),
-                to: note(to, target.id.inode),
-                journal: JournalRef::new(ticket.change_id(), image.as_deref()),
-            },
-            None => WriteIntent::SingleSyscall { change: ticket.change_id().as_bytes().to_vec() },
+        let now = from.stat()?.ok_or_else(|| changed_error(&from.shown))?;
+        let over = if target.is_some() { to.stat()? } else { None };
+        let step = TxnStep::Move {
+            entry: FileIdentity::at(FileRef { fd: from.base(), name: &from.name }, &now),
+            to: EscapedPath(to.path()),
+            to_directory: inode_of(to.base()),
+            over: over.map(|over| FileIdentity::from_stat(&over)),
+            image,
         };
-        match (target, from.mount.durability) {
-            (Some(_), Durability::Full) => lock.log_intent_durably(&intent)?,
-            _ => lock.log_intent(&intent)?,
-        }
-        let moved = from.mount.begin_change(ticket, Vec::new(), effects).and_then(|entered| {
-            ticket.commit()?;
-            match target {
-                Some(target) => exchange(&work, target, image.as_deref())?,
-                None => rename(&work)?,
+        let transaction = Transaction {
+            steps: vec![PlannedStep::new(from.entry(step), Some(from.base()), &to.shown)],
+            effects,
+            ..Transaction::default()
+        };
+        let held: Vec<&HeldLock> = locks.iter().collect();
+        transaction.run(&from.mount, &held, ticket, &|_, error| match error {
+            StepError::Changed { .. } if from.stat().is_ok_and(|now| now.is_none_or(|now| now.id != seen.id)) => {
+                changed_error(&from.shown)
             }
-            entered.commit();
-            Ok(())
-        });
-        // Done or refused, what it is about stands where it should.
-        lock.clear_intent();
-        moved?;
-        for directory in &listings {
-            fsync(directory).map_err(|errno| sync_error(errno, &to.shown))?;
-        }
+            StepError::Changed { .. } => changed_error(&to.shown),
+            StepError::NoExchange => errno_error(Errno::OPNOTSUPP, &to.shown),
+            StepError::System(errno) => errno_error(errno, &to.shown),
+            StepError::Tool(error) => error,
+        })?;
         Ok(Outcome {
             from: from.shown.clone(),
             to: to.shown.clone(),
@@ -344,62 +333,6 @@ fn check_unmoved(work: &MoveFilePlan, ticket: &Ticket<'_>) -> Result<(), ToolErr
         }
     }
     Ok(())
-}
-
-/// Moves onto nothing.
-fn rename(work: &MoveFilePlan) -> Result<(), ToolError> {
-    let MoveFilePlan { from, to, planned_stat: seen, .. } = work;
-    let (here, there) = ((from.base(), from.name.as_slice()), (to.base(), to.name.as_slice()));
-    match rename_noreplace(here, there) {
-        Ok(()) => {}
-        Err(Errno::EXIST) => return Err(changed_error(&to.shown)),
-        Err(Errno::NOENT) => return Err(changed_error(&from.shown)),
-        Err(errno) => return Err(errno_error(errno, &to.shown)),
-    }
-    if is_at(to.base(), &to.name, seen.id) {
-        return Ok(());
-    }
-    // Another entry was there just before the rename: it goes back.
-    rename_noreplace(there, here).map_err(|errno| errno_error(errno, &from.shown))?;
-    Err(changed_error(&from.shown))
-}
-
-/// Moves onto a file: the two are exchanged, then the one that was overwritten is removed.
-fn exchange(work: &MoveFilePlan, target: &FileStat, image: Option<&str>) -> Result<(), ToolError> {
-    let MoveFilePlan { from, to, planned_stat: seen, .. } = work;
-    let keep = image.map(|image| Ok((from.mount.find_image_store()?.ok_or(Errno::NOENT)?, image))).transpose();
-    let keep = keep.map_err(|errno| errno_error(errno, &to.shown))?;
-    let clear = || match &keep {
-        Some((keep, image)) => keep.store(from.base(), &from.name, image),
-        None => unlinkat(from.base(), from.name.as_slice(), AtFlags::empty()),
-    };
-    let swap =
-        || renameat_with(from.base(), from.name.as_slice(), to.base(), to.name.as_slice(), RenameFlags::EXCHANGE);
-    match swap() {
-        Ok(()) => {}
-        Err(Errno::NOENT) => return Err(changed_error(&to.shown)),
-        // No exchange on this file system: the file that was inspected just before is replaced.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            if let Some((keep, image)) = &keep {
-                linkat(to.base(), to.name.as_slice(), keep.fd(), *image, AtFlags::empty())
-                    .map_err(|errno| errno_error(errno, &to.shown))?;
-            }
-            return renameat(from.base(), from.name.as_slice(), to.base(), to.name.as_slice())
-                .map_err(|errno| errno_error(errno, &to.shown));
-        }
-        Err(errno) => return Err(errno_error(errno, &to.shown)),
-    }
-    if is_at(to.base(), &to.name, seen.id) && is_at(from.base(), &from.name, target.id) {
-        let Err(errno) = clear() else { return Ok(()) };
-        swap().map_err(|errno| errno_error(errno, &to.shown))?;
-        return Err(errno_error(errno, &from.shown));
-    }
-    swap().map_err(|errno| errno_error(errno, &to.shown))?;
-    Err(changed_error(&to.shown))
-}
-
-fn is_at(parent: BorrowedFd<'_>, name: &[u8], id: FileId) -> bool {
-    matches!(stat(parent, name), Ok(Some(found)) if found.id == id)
 }
 
 fn changed_error(shown: &str) -> ToolError {

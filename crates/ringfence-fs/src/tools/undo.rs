@@ -17,13 +17,14 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::fence::MountJournalEntries;
 use crate::journal::{ChangeStatus, JournalEntry, Retention};
-use crate::lock::{TreeLock, TreeLockMode};
+use crate::lock::{HeldLock, TreeLockMode};
 use crate::mount::Mount;
 use crate::mount::repository::RepositoryDetector;
 use crate::path::name::unescape;
 use crate::preview::{DiffPreview, fingerprint};
 use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, accesses_below, scan_tree};
-use crate::txn::recover::{recover_notes, recover_tree};
+use crate::txn::recover::recover_under;
+use crate::txn::run::interrupted_error;
 use crate::undo::apply::{UndoAction, UndoForce, UndoPlan};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
@@ -260,7 +261,7 @@ impl Tool for UndoTool {
 /// A mount under the exclusive lock, with its plan.
 struct LockedUndo {
     mount: Arc<Mount>,
-    tree: TreeLock,
+    tree: HeldLock,
     plan: UndoPlan,
 }
 
@@ -269,8 +270,10 @@ impl MountUndo {
     fn lock_and_replan(self, force: UndoForce, ticket: &Ticket<'_>) -> Result<LockedUndo, ToolError> {
         let Self { mount, entries, plan: reversal } = self;
         let tree = mount.locks.lock_tree(TreeLockMode::Exclusive, ticket.context())?;
-        recover_tree(&mount, &tree)?;
-        recover_notes(&mount)?;
+        // The steps of an interrupted change, rolled back later, would overwrite this undo.
+        if !recover_under(&mount, &tree)? {
+            return Err(interrupted_error("undone"));
+        }
         check_still_undoable(&mount, &entries)?;
         let now = UndoPlan::plan(&mount, &entries, force, ticket.context())?;
         check_conflicts(&mount, &now, &ticket.context().origin().cloned().unwrap_or_default())?;
@@ -421,7 +424,7 @@ fn nothing_to_undo(which: &ChangeSelector, origin: &CallOrigin) -> ToolError {
 
 /// Fails where another call undid the same changes since the plan.
 fn check_still_undoable(mount: &Mount, entries: &[JournalEntry]) -> Result<(), ToolError> {
-    let Some(journal) = &mount.journal else { return Ok(()) };
+    let Some(journal) = mount.undo_journal() else { return Ok(()) };
     for JournalEntry { change, evicted, .. } in entries {
         let now = journal.entry(&change.change).ok().flatten();
         if !now.is_some_and(|now| now.is_live() && now.evicted == *evicted) {

@@ -15,7 +15,8 @@ use crate::read::content::hash_up_to;
 use crate::read::digest::{Digest, check_match};
 use crate::sys::stat::FileStat;
 use crate::tools::{ChangedFile, ContentEncoding, check_size};
-use crate::txn::replace::{FileBody, replace};
+use crate::txn::stage::FileBody;
+use crate::txn::write::replace;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardWriteArgs, ChangedFile>("write_file");

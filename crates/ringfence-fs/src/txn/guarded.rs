@@ -10,7 +10,7 @@ use crate::root::FileToReplace;
 use crate::sys::errno::{errno_error, wrong_type};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
-use crate::txn::replace::FileBody;
+use crate::txn::stage::FileBody;
 
 impl WriteTarget {
     /// Asks the rule about new contents. The judged contents are those that are written: contents that come from a file

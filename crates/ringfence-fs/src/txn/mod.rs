@@ -1,10 +1,10 @@
-//! Write transactions: records, staged replacement, batches and recovery.
+//! Transactions on files: one log, one kind of step, one roll-back.
 
-pub(crate) mod batch;
 pub(crate) mod directories;
 pub(crate) mod guarded;
 pub(crate) mod manifest;
-pub(crate) mod record;
 pub(crate) mod recover;
-pub(crate) mod replace;
+pub(crate) mod run;
+pub(crate) mod stage;
 pub(crate) mod step;
+pub(crate) mod write;

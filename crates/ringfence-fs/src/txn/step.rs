@@ -1,211 +1,403 @@
-//! Transaction steps, each of which can be rolled back, also by another process.
+//! Transaction steps: made, rolled back and finalized, by this process or by the one that recovers.
 //!
-//! New entries wait in the image store. Each is published by one rename, or exchanged with the current entry. An entry
-//! is identified by its inode, size and time: an entry that another process put there meanwhile is left, or gets a
-//! visible name.
+//! Each function looks at what is there first, and changes only entries that the step names by identity: one that
+//! another program put there meanwhile stays, or gets a visible name. Rolling back and finalizing are safe to repeat.
 //!
-//! Not here: which steps there are (`batch.rs`, `undo/`, `overlay/`), and their record (`record.rs`).
+//! Not here: the order of the steps and their record (`run.rs`), and finding them after a crash (`recover.rs`).
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use ringfence_kernel::ToolError;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::journal::PreImageStore;
+use crate::journal::{FileIdentity, PreImageStore, StagingName, TxnEntry, TxnStep};
 use crate::mount::Mount;
-use crate::mount::change::delete_images;
+use crate::mount::change::delete_entry;
 use crate::path::relative::split;
-use crate::root::attributes::chmod_fd;
+use crate::root::attributes::{chmod_fd, chmod_past_umask};
 use crate::root::resolver::PATH_ONLY;
-use crate::root::trash::{rename_to_conflict, rename_visible};
+use crate::root::trash::rename_visible;
 use crate::root::{rename_noreplace, stat};
-use crate::sys::own_files::SAFE_OPEN;
+use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fchmod, fstat, openat, renameat_with, unlinkat};
+use crate::sys::syscall::{
+    fchmod, fdatasync, fstat, fsync, ftruncate, linkat, mkdirat, openat, pread, renameat, renameat_with, unlinkat,
+};
 use crate::txn::directories::TxnDirectories;
-use crate::txn::record::{DISCARDED, FileIdentity, TxnEntry, TxnStep};
+use crate::txn::stage::StagedFile;
 
-/// Rolls back one step, however far it had come. Safe to repeat. A file that is not ours, by its contents too, is left,
-/// or renamed to a visible name.
-pub(crate) fn roll_back(
-    directories: &TxnDirectories<'_>,
-    parent: BorrowedFd<'_>,
-    entry: &TxnEntry,
-) -> Result<(), Errno> {
-    let TxnEntry { step, name, temporary, .. } = entry;
-    let (here, there) = ((parent, temporary.as_slice()), (parent, name.as_slice()));
-    let remove = || unlinkat(parent, temporary.as_slice(), AtFlags::empty());
-    let keep = || rename_to_conflict(parent, temporary).map(drop);
-    // If the name was taken meanwhile, ours would stay hidden.
-    let put_back = || rename_noreplace(here, there).or_else(|_| keep());
-    let has =
-        |place: &[u8], known: &FileIdentity| Ok(stat(parent, place)?.is_some_and(|found| known.matches_stat(&found)));
-    // The name may have been replaced by another process just before.
-    let remove_or_put_back = |new: &FileIdentity| if has(temporary, new)? { remove() } else { put_back() };
-    match (step, stat(parent, temporary)?) {
-        // Only we can have put it there.
-        (TxnStep::Prepare, Some(_)) => remove(),
-        (TxnStep::Create { new } | TxnStep::Replace { new, .. }, Some(found)) if new.matches_stat(&found) => remove(),
-        (TxnStep::Create { new }, None) if has(name, new)? => {
-            rename_noreplace(there, here)?;
-            remove_or_put_back(new)
-        }
-        (TxnStep::Replace { new, .. }, Some(_)) if has(name, new)? => {
-            exchange(parent, temporary, name)?;
-            remove_or_put_back(new)
-        }
-        (TxnStep::Replace { .. } | TxnStep::Remove { .. }, Some(_)) => put_back(),
-        (TxnStep::Create { .. }, Some(_)) => keep(),
-        (TxnStep::Prepare | TxnStep::Create { .. } | TxnStep::Replace { .. } | TxnStep::Remove { .. }, None) => Ok(()),
-        (
-            TxnStep::SwapImage { .. }
-            | TxnStep::StoreImage { .. }
-            | TxnStep::RestoreImage { .. }
-            | TxnStep::Move { .. }
-            | TxnStep::ScratchFile,
-            _,
-        ) => roll_back_undo_step(directories, parent, entry),
-        (TxnStep::Publish { .. } | TxnStep::Exchange { .. } | TxnStep::Displace { .. } | TxnStep::Chmod { .. }, _) => {
-            roll_back_overlay_step(directories.mount, parent, entry)
+/// A name in a held directory.
+type NameAt<'a> = (BorrowedFd<'a>, &'a [u8]);
+
+/// Failure of a step, which left everything as it was.
+#[derive(Debug)]
+pub(crate) enum StepError {
+    /// Another program was first. Its version of a file may be at a visible name beside it.
+    Changed {
+        conflict_copy: Option<String>,
+    },
+    /// The file system cannot exchange two entries atomically.
+    NoExchange,
+    System(Errno),
+    Tool(ToolError),
+}
+
+impl From<Errno> for StepError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::EXIST | Errno::NOTDIR | Errno::LOOP => Self::CHANGED,
+            other => Self::System(other),
         }
     }
 }
 
-/// The same for the steps of an undo. An entry that is not at a step's destination was not moved there. One that was
-/// written to since stays where it is, and the other is stored beside it.
-fn roll_back_undo_step(
-    directories: &TxnDirectories<'_>,
-    parent: BorrowedFd<'_>,
-    entry: &TxnEntry,
-) -> Result<(), Errno> {
-    let TxnEntry { step, name, temporary, other, .. } = entry;
-    let mount = directories.mount;
-    if let TxnStep::Move { here: it } = step {
-        let (to_parent, to_name) = split(other);
-        let to_parent = directories.open(to_parent, entry.directories[1]).map_err(|_| Errno::IO)?;
-        let Some(to_parent) = to_parent else { return Ok(()) };
-        let there = (to_parent.as_fd(), to_name);
-        return if it.matches(FileIdentity::read_at(there.0, there.1)?) {
-            rename_noreplace(there, (parent, name))
-        } else {
-            Ok(())
+impl StepError {
+    pub(super) const CHANGED: Self = Self::Changed { conflict_copy: None };
+}
+
+/// How far a step came, by what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepProgress {
+    NotMade,
+    Made,
+}
+
+/// A step with the directory of its name, and the staging directory.
+pub(crate) struct OpenStep<'a> {
+    pub(crate) entry: &'a TxnEntry,
+    pub(crate) parent: BorrowedFd<'a>,
+    pub(crate) directories: &'a TxnDirectories<'a>,
+    /// The image store, if there is one.
+    pub(crate) store: Option<&'a PreImageStore>,
+}
+
+impl<'a> OpenStep<'a> {
+    fn here(&self) -> NameAt<'a> {
+        (self.parent, &self.entry.name.0)
+    }
+
+    fn mount(&self) -> &'a Mount {
+        self.directories.mount
+    }
+
+    fn staging(&self, staging: &'a StagingName) -> Result<NameAt<'a>, Errno> {
+        match staging {
+            StagingName::Store(name) => Ok((self.store.ok_or(Errno::NOENT)?.fd(), name.as_bytes())),
+            StagingName::Beside(name) => Ok((self.parent, name.as_bytes())),
+        }
+    }
+
+    fn destination(&self, to: &'a [u8], inode: Option<u64>) -> Result<Option<OwnedFd>, Errno> {
+        self.directories.open(split(to).0, inode).map_err(|_| Errno::IO)
+    }
+
+    /// Makes the step, or leaves everything as it was. `alone` says that the transaction has no other step, so that it
+    /// is never rolled back once it is made.
+    pub(crate) fn make(&self, staged: Option<&StagedFile>, alone: bool) -> Result<(), StepError> {
+        let here = self.here();
+        match &self.entry.step {
+            TxnStep::Exchange { old, new, staging, discard, .. } => {
+                let there = self.staging(staging)?;
+                match (old, new) {
+                    (None, None) => Ok(()),
+                    (None, Some(_)) => match staged.filter(|staged| !staged.is_named()) {
+                        Some(staged) => Ok(staged.link(here)?),
+                        None => Ok(rename_noreplace(there, here)?),
+                    },
+                    (Some(old), None) => displace(here, there, old),
+                    (Some(old), Some(new)) => {
+                        staged.map_or(Ok(()), |staged| staged.link(there))?;
+                        match exchange(here, there) {
+                            Ok(()) => verify_exchange(here, there, old, new),
+                            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if alone => {
+                                replace_without_exchange(here, there, old, *discard)
+                            }
+                            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(StepError::NoExchange),
+                            Err(errno) => Err(errno.into()),
+                        }
+                    }
+                }
+            }
+            TxnStep::Move { entry, to, to_directory, over, image } => {
+                let to_parent = self.destination(&to.0, *to_directory)?.ok_or(StepError::CHANGED)?;
+                let there = (to_parent.as_fd(), split(&to.0).1);
+                match over {
+                    None => displace(here, there, entry),
+                    Some(over) => self.move_over(here, there, (entry, over), image.as_deref()),
+                }
+            }
+            TxnStep::Append { inode, content, .. } => self.append(*inode, content),
+            TxnStep::MakeDirectory => self.make_directory(),
+            TxnStep::Chmod { inode, from, to } => Ok(chmod_directory(here, *inode, [*from, *to])?),
+        }
+    }
+
+    /// Whether the step was made, by what is there.
+    pub(crate) fn progress(&self) -> Result<StepProgress, Errno> {
+        let here = self.here();
+        let is_made = match &self.entry.step {
+            TxnStep::Exchange { old, new, staging, .. } => {
+                let is_at = |it: &Option<FileIdentity>, at: Result<NameAt<'_>, Errno>| match (it, at) {
+                    (Some(it), Ok(at)) => it.is_at(at),
+                    _ => Ok(false),
+                };
+                let there = || self.staging(staging);
+                if new.is_some() && is_at(new, there())? {
+                    false
+                } else if is_at(old, there())? || is_at(new, Ok(here))? {
+                    true
+                } else {
+                    // An entry that was to be deleted may be gone by now.
+                    new.is_none() && old.is_some() && !is_at(old, Ok(here))?
+                }
+            }
+            TxnStep::Move { entry, to, to_directory, .. } => match self.destination(&to.0, *to_directory)? {
+                Some(parent) => entry.is_at((parent.as_fd(), split(&to.0).1))?,
+                None => false,
+            },
+            TxnStep::Append { inode, before, content } => stat(here.0, here.1)?
+                .is_some_and(|found| found.id.inode == *inode && found.size >= before + content.len() as u64),
+            TxnStep::MakeDirectory => stat(here.0, here.1)?.is_some_and(|found| found.kind == FileKind::Directory),
+            TxnStep::Chmod { inode, to, .. } => {
+                stat(here.0, here.1)?.is_some_and(|found| found.id.inode == *inode && found.mode == *to)
+            }
         };
+        Ok(if is_made { StepProgress::Made } else { StepProgress::NotMade })
     }
-    let Some(keep) = mount.find_image_store()? else { return Ok(()) };
-    let (in_keep, at_name) = ((keep.fd(), temporary.as_slice()), (parent, name.as_slice()));
-    let (kept, here) = (FileIdentity::read_at(in_keep.0, in_keep.1)?, FileIdentity::read_at(at_name.0, at_name.1)?);
-    let back = || match rename_noreplace(in_keep, at_name) {
-        Err(Errno::EXIST) => rename_visible(parent, in_keep).map(drop),
-        result => result,
-    };
-    match step {
-        TxnStep::SwapImage { here: old, kept: new } if old.matches(kept) && new.matches(here) => {
-            renameat_with(in_keep.0, in_keep.1, at_name.0, at_name.1, RenameFlags::EXCHANGE)
+
+    /// Rolls the step back, however far it came.
+    pub(crate) fn roll_back(&self) -> Result<(), Errno> {
+        let here = self.here();
+        match &self.entry.step {
+            TxnStep::Exchange { old, new, staging, fresh, .. } => {
+                // Without the image store, nothing was ever staged there.
+                let Ok(there) = self.staging(staging) else { return Ok(()) };
+                let is_at = |it: &Option<FileIdentity>, at| it.as_ref().map_or(Ok(false), |it| it.is_at(at));
+                if is_at(old, there)? {
+                    if is_at(new, here)? {
+                        exchange(here, there)?;
+                        if !is_at(new, there)? {
+                            // Another program replaced the name in between.
+                            rename_visible(here.0, there).map(drop)?;
+                        }
+                    } else {
+                        restore_name(there, here)?;
+                    }
+                } else if old.is_none() && is_at(new, here)? {
+                    rename_noreplace(here, there)?;
+                    if !is_at(new, there)? {
+                        restore_name(there, here)?;
+                    }
+                }
+                let is_reserved = old.is_none() && new.is_none() && stat(there.0, there.1)?.is_some();
+                if *fresh && (is_reserved || is_at(new, there)?) {
+                    delete_entry(self.mount(), there)?;
+                }
+                Ok(())
+            }
+            TxnStep::Move { entry, to, to_directory, over, .. } => {
+                let Some(to_parent) = self.destination(&to.0, *to_directory)? else { return Ok(()) };
+                let there = (to_parent.as_fd(), split(&to.0).1);
+                if !entry.is_at(there)? {
+                    return Ok(());
+                }
+                match over {
+                    Some(over) if over.is_at(here)? => exchange(here, there),
+                    // The overwritten file is in the image store already: the move was complete.
+                    Some(_) => Ok(()),
+                    None => rename_noreplace(there, here),
+                }
+            }
+            TxnStep::Append { inode, before, content } => {
+                let file = match self.mount().open_at(here.0, here.1, OFlags::RDWR) {
+                    Err(Errno::NOENT | Errno::LOOP) => return Ok(()),
+                    file => file?,
+                };
+                let now = FileStat::from_stat(&fstat(&file)?);
+                if now.id.inode == *inode && is_partial_append(&file, *before, now.size, content.as_bytes())? {
+                    ftruncate(&file, *before)?;
+                    fsync(&file)?;
+                }
+                Ok(())
+            }
+            TxnStep::MakeDirectory => match unlinkat(here.0, here.1, AtFlags::REMOVEDIR) {
+                // A directory that got entries meanwhile stays.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+                done => done,
+            },
+            TxnStep::Chmod { inode, from, to } => match chmod_directory(here, *inode, [*to, *from]) {
+                // It has the old mode, or one that another process set.
+                Err(Errno::NOENT) => Ok(()),
+                done => done,
+            },
         }
-        TxnStep::SwapImage { here: old, .. } | TxnStep::StoreImage { here: old } if old.matches(kept) => back(),
-        TxnStep::RestoreImage { kept: it } if it.matches(here) && kept.is_none() => rename_noreplace(at_name, in_keep),
-        TxnStep::ScratchFile if kept.is_some() => unlinkat(in_keep.0, in_keep.1, AtFlags::empty()),
-        _ => Ok(()),
+    }
+
+    /// Deletes or stores what the step displaced, once the transaction is committed.
+    pub(crate) fn finalize(&self) -> Result<(), Errno> {
+        match &self.entry.step {
+            TxnStep::Exchange { old: Some(old), staging, discard: true, .. } => {
+                let Ok(there) = self.staging(staging) else { return Ok(()) };
+                match stat(there.0, there.1)? {
+                    None => Ok(()),
+                    Some(_) if old.is_at(there)? => delete_entry(self.mount(), there),
+                    // One that was written to since it was displaced.
+                    Some(_) => rename_visible(self.parent, there).map(drop),
+                }
+            }
+            TxnStep::Move { over: Some(over), image, .. } if over.is_at(self.here())? => {
+                self.store_overwritten(self.here(), image.as_deref())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves a file onto another: the two are exchanged, and the transaction's end stores the one that was overwritten.
+    fn move_over(
+        &self,
+        here: NameAt<'_>,
+        there: NameAt<'_>,
+        (entry, over): (&FileIdentity, &FileIdentity),
+        image: Option<&str>,
+    ) -> Result<(), StepError> {
+        match exchange(here, there) {
+            Ok(()) => {}
+            // No exchange on this file system: the file that was inspected just before is replaced.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                if let (Some(image), Some(store)) = (image, self.store) {
+                    linkat(there.0, there.1, store.fd(), image, AtFlags::empty())?;
+                }
+                return Ok(renameat(here.0, here.1, there.0, there.1)?);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        if entry.is_at(there)? && over.is_at(here)? {
+            // Before anything is acknowledged: a move that cannot be completed is not made.
+            return match self.store_overwritten(here, image) {
+                Ok(()) => Ok(()),
+                Err(errno) => {
+                    exchange(here, there)?;
+                    Err(StepError::System(errno))
+                }
+            };
+        }
+        exchange(here, there)?;
+        Err(StepError::CHANGED)
+    }
+
+    fn store_overwritten(&self, here: NameAt<'_>, image: Option<&str>) -> Result<(), Errno> {
+        match image {
+            Some(image) => self.store.ok_or(Errno::NOENT)?.store(here.0, here.1, image),
+            None => unlinkat(here.0, here.1, AtFlags::empty()),
+        }
+    }
+
+    /// Adds bytes to the end of a file. After an error the caller retries, and must not find the bytes there already.
+    fn append(&self, inode: u64, content: &str) -> Result<(), StepError> {
+        let here = self.here();
+        let file = self.mount().open_at(here.0, here.1, OFlags::WRONLY | OFlags::APPEND)?;
+        let now = FileStat::from_stat(&fstat(&file)?);
+        if now.id.inode != inode || now.links != 1 {
+            return Err(StepError::CHANGED);
+        }
+        let added = write_all(file.as_fd(), content.as_bytes())
+            .and_then(|()| match now.mode & 0o7000 {
+                0 => Ok(()),
+                // Contents that another user chose must not run with the owner's rights.
+                _ => fchmod(&file, Mode::from_raw_mode(now.mode & 0o777)),
+            })
+            .and_then(|()| fdatasync(&file));
+        let Err(errno) = added else { return Ok(()) };
+        // Bytes that another program added behind them stay, and so do ours.
+        if FileStat::from_stat(&fstat(&file)?).size <= now.size + content.len() as u64 {
+            ftruncate(&file, now.size)?;
+        }
+        Err(StepError::System(errno))
+    }
+
+    fn make_directory(&self) -> Result<(), StepError> {
+        let here = self.here();
+        match mkdirat(here.0, here.1, Mode::from_raw_mode(0o755)) {
+            // Another program was faster, to the same end.
+            Err(Errno::EXIST) if stat(here.0, here.1)?.is_some_and(|found| found.kind == FileKind::Directory) => {
+                return Ok(());
+            }
+            made => made?,
+        }
+        // It is there by now: with a mode that the umask made, rather than as an error about something that was done.
+        if let Ok(child) = self.mount().resolver.open_child(here.0, here.1) {
+            let _ = chmod_past_umask(child.as_fd(), here.0, 0o755);
+        }
+        Ok(())
     }
 }
 
-/// Removes the entry that a step displaced, once all steps are made: permanently, or into the image store. One that was
-/// written to since gets a visible name.
-pub(crate) fn finalize(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
-    let (TxnStep::Replace { old, .. } | TxnStep::Remove { old }) = &entry.step else {
-        finalize_overlay_step(mount, entry);
+/// Renames an entry away, and back if it is another than the expected one.
+fn displace(here: NameAt<'_>, there: NameAt<'_>, expected: &FileIdentity) -> Result<(), StepError> {
+    rename_noreplace(here, there)?;
+    // One that cannot be inspected may be anything, and goes back as well.
+    if expected.is_at(there).unwrap_or(false) {
         return Ok(());
+    }
+    match rename_noreplace(there, here) {
+        Ok(()) => Err(StepError::CHANGED),
+        // The name was taken again meanwhile.
+        Err(_) => Err(StepError::Changed { conflict_copy: Some(rename_visible(here.0, there)?) }),
+    }
+}
+
+/// Checks that an exchange displaced the entry that was meant, and undoes it if not.
+fn verify_exchange(
+    here: NameAt<'_>,
+    there: NameAt<'_>,
+    old: &FileIdentity,
+    new: &FileIdentity,
+) -> Result<(), StepError> {
+    if old.is_at(there).unwrap_or(false) {
+        return Ok(());
+    }
+    let is_restored = match exchange(here, there) {
+        Ok(()) => new.is_at(there)? || stat(there.0, there.1)?.is_none(),
+        // Ours is gone from there already: what it displaced gets the free name, or the next best.
+        Err(Errno::NOENT) => rename_noreplace(there, here).is_ok(),
+        Err(_) => false,
     };
-    let Some(found) = stat(parent, &entry.temporary)? else { return Ok(()) };
-    match mount.find_image_store()? {
-        _ if !old.matches_stat(&found) => {}
-        _ if entry.other.is_empty() => return unlinkat(parent, entry.temporary.as_slice(), AtFlags::empty()),
-        Some(keep) => return keep.store(parent, &entry.temporary, &String::from_utf8_lossy(&entry.other)),
-        // Without an image store, a pre-image gets a visible name.
-        None => {}
-    }
-    rename_to_conflict(parent, &entry.temporary).map(drop)
+    // Otherwise another program replaced the file between our two steps.
+    let conflict_copy = if is_restored { None } else { Some(rename_visible(here.0, there)?) };
+    Err(StepError::Changed { conflict_copy })
 }
 
-/// Makes one step, or leaves everything as it was. `BUSY` says that another program was first.
-pub(crate) fn apply(keep: &PreImageStore, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
-    let TxnEntry { step, name, temporary, .. } = entry;
-    let (here, kept) = ((parent, name.as_slice()), (keep.fd(), temporary.as_slice()));
-    match step {
-        TxnStep::Publish { .. } => rename_noreplace(kept, here).map_err(|errno| match errno {
-            Errno::EXIST => Errno::BUSY,
-            other => other,
-        }),
-        TxnStep::Exchange { old, .. } => {
-            let exchange = || renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE);
-            exchange().map_err(missing_as_busy)?;
-            if is_at(old, kept)? {
-                return Ok(());
-            }
-            exchange()?;
-            Err(Errno::BUSY)
-        }
-        TxnStep::Displace { old } => {
-            rename_noreplace(here, kept).map_err(missing_as_busy)?;
-            if is_at(old, kept)? {
-                return Ok(());
-            }
-            rename_noreplace(kept, here)?;
-            Err(Errno::BUSY)
-        }
-        TxnStep::Chmod { inode, from, to } => chmod_directory(here, *inode, [*from, *to]).map_err(missing_as_busy),
-        _ => Ok(()),
+/// Replaces a file on a file system without an atomic exchange: the one that was inspected just before.
+fn replace_without_exchange(
+    here: NameAt<'_>,
+    there: NameAt<'_>,
+    old: &FileIdentity,
+    discard: bool,
+) -> Result<(), StepError> {
+    if !old.is_at(here)? {
+        return Err(StepError::CHANGED);
     }
+    if discard {
+        return Ok(renameat(there.0, there.1, here.0, here.1)?);
+    }
+    let aside = [there.1, b"-new"].concat();
+    rename_noreplace(there, (there.0, &aside))?;
+    linkat(here.0, here.1, there.0, there.1, AtFlags::empty())?;
+    Ok(renameat(there.0, aside.as_slice(), here.0, here.1)?)
 }
 
-/// Takes a step back, however far it had come. Safe to repeat.
-pub(crate) fn roll_back_overlay_step(mount: &Mount, parent: BorrowedFd<'_>, entry: &TxnEntry) -> Result<(), Errno> {
-    let TxnEntry { step, name, temporary, .. } = entry;
-    let here = (parent, name.as_slice());
-    if let TxnStep::Chmod { inode, from, to } = *step {
-        return match chmod_directory(here, inode, [to, from]) {
-            // It has the old mode, or one that another process set.
-            Err(Errno::NOENT) => Ok(()),
-            done => done,
-        };
-    }
-    let Some(keep) = mount.find_image_store()? else { return Ok(()) };
-    let kept = (keep.fd(), temporary.as_slice());
-    match step {
-        TxnStep::Publish { new } if is_at(new, here)? => rename_noreplace(here, kept)?,
-        TxnStep::Exchange { old, new } if is_at(old, kept)? => {
-            if is_at(new, here)? {
-                renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE)?;
-            } else {
-                restore_name(kept, here)?;
-            }
-        }
-        TxnStep::Displace { old } if is_at(old, kept)? => restore_name(kept, here)?,
-        _ => {}
-    }
-    if let TxnStep::Publish { new } | TxnStep::Exchange { new, .. } = step
-        && is_at(new, kept)?
-    {
-        delete_images(mount, &[String::from_utf8_lossy(temporary).into_owned()]);
-    }
-    Ok(())
+/// Gives an entry its name back, or a visible one beside it if the name was taken.
+fn restore_name(there: NameAt<'_>, here: NameAt<'_>) -> Result<(), Errno> {
+    rename_noreplace(there, here).or_else(|_| rename_visible(here.0, there).map(drop))
 }
 
-/// Deletes what a step displaced permanently, once all steps are made.
-pub(crate) fn finalize_overlay_step(mount: &Mount, entry: &TxnEntry) {
-    let (TxnStep::Exchange { old, .. } | TxnStep::Displace { old }) = &entry.step else { return };
-    let Some(keep) = mount.image_store().filter(|_| entry.other == DISCARDED) else { return };
-    if is_at(old, (keep.fd(), &entry.temporary)).unwrap_or(false) {
-        delete_images(mount, &[String::from_utf8_lossy(&entry.temporary).into_owned()]);
-    }
+fn exchange(here: NameAt<'_>, there: NameAt<'_>) -> Result<(), Errno> {
+    renameat_with(here.0, here.1, there.0, there.1, RenameFlags::EXCHANGE)
 }
 
 /// Gives a directory another mode, if it is the one that is meant and has the mode that it should have.
-pub(crate) fn chmod_directory(
-    (parent, name): (BorrowedFd<'_>, &[u8]),
-    inode: u64,
-    [from, to]: [u32; 2],
-) -> Result<(), Errno> {
+fn chmod_directory((parent, name): NameAt<'_>, inode: u64, [from, to]: [u32; 2]) -> Result<(), Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let is_it = |stamp: &FileStat| stamp.kind == FileKind::Directory && stamp.id.inode == inode && stamp.mode == from;
     let fd = match openat(parent, name, OFlags::RDONLY | flags | SAFE_OPEN, Mode::empty()) {
@@ -222,22 +414,20 @@ pub(crate) fn chmod_directory(
     if is_it(&FileStat::from_stat(&fstat(&fd)?)) { fchmod(&fd, Mode::from_raw_mode(to)) } else { Err(Errno::NOENT) }
 }
 
-pub(super) fn exchange(parent: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Result<(), Errno> {
-    renameat_with(parent, one, parent, other, RenameFlags::EXCHANGE)
-}
-
-/// Gives an entry its name back, or one beside it if the name was taken.
-fn restore_name(kept: (BorrowedFd<'_>, &[u8]), here: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
-    rename_noreplace(kept, here).or_else(|_| rename_visible(here.0, kept).map(drop))
-}
-
-fn is_at(known: &FileIdentity, (parent, name): (BorrowedFd<'_>, &[u8])) -> Result<bool, Errno> {
-    Ok(stat(parent, name)?.is_some_and(|found| known.matches_stat(&found)))
-}
-
-fn missing_as_busy(errno: Errno) -> Errno {
-    match errno {
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Errno::BUSY,
-        other => other,
+/// Whether the bytes of a file past `before` are a proper prefix of `content`. Other bytes there belong to another
+/// program.
+fn is_partial_append(file: &OwnedFd, before: u64, size: u64, content: &[u8]) -> Result<bool, Errno> {
+    let added = size.checked_sub(before).and_then(|added| usize::try_from(added).ok()).unwrap_or(0);
+    if added == 0 || added >= content.len() {
+        return Ok(false);
     }
+    let mut found = vec![0; added];
+    let mut filled = 0;
+    while filled < added {
+        match pread(file, &mut found[filled..], before + filled as u64)? {
+            0 => return Ok(false),
+            more => filled += more,
+        }
+    }
+    Ok(found == content[..added])
 }

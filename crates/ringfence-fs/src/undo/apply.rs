@@ -1,39 +1,33 @@
 //! Undo execution: an undo plan made on disk, all of it or nothing.
 //!
-//! Only renames are made, to and from the image store, each recorded first, so that recovery rolls them back after a
-//! crash. An undo is a change like any other, and can itself be undone.
+//! Its steps are those of any transaction, to and from the image store (`txn/run.rs`). An undo is a change like any other, and can itself be undone.
 //!
 //! Not here: what has to be done (`plan.rs`), and which changes are meant and who may (`tools/undo.rs`).
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 
 use ringfence_kernel::{Assurance, CallContext, ErrorKind, PolicyAction, Ticket, ToolError};
-use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::journal::effect::JournalEffect;
 use crate::journal::images::PreImageStore;
 use crate::journal::state::{FileState, FileStateKind};
-use crate::journal::{Retention, image_name, not_kept_error};
-use crate::lock::TreeLock;
+use crate::journal::{
+    EscapedPath, FileIdentity, Retention, StagingName, TxnEntry, TxnStep, image_name, not_kept_error,
+};
+use crate::lock::HeldLock;
 use crate::mount::Mount;
 use crate::mount::node_source::FileEntryLocation;
 use crate::path::name::escape;
 use crate::path::relative::split;
 use crate::read::content::read_up_to;
-use crate::root::{
-    Durability, FileToReplace, check_directory_writable, open_no_follow, open_parent, rename_noreplace,
-    reopen_for_listing, stat,
-};
-use crate::sys::errno::{errno_error, sync_error};
+use crate::root::{FileToReplace, check_directory_writable, open_no_follow};
+use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
-use crate::sys::own_files::names_in;
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{fstat, fsync, renameat_with};
-use crate::txn::directories::TxnDirectories;
-use crate::txn::record::{FileIdentity, TxnEntry as Noted, TxnRecord, TxnStep};
-use crate::txn::recover::has_unresolved_batch;
-use crate::txn::step::{chmod_directory, roll_back};
+use crate::sys::syscall::fstat;
+use crate::txn::run::{PlannedStep, Transaction};
+use crate::txn::step::StepError;
 use crate::undo::preview::UndoPreview;
 use crate::undo::tree::{TreeNodeIdentity, changed_error, open_source};
 
@@ -189,11 +183,6 @@ impl UndoPlan {
         for planned in &self.steps {
             planned.check_directories(mount, &opened)?;
         }
-        // Its steps and ours would be about the same files: rolled back later, they would overwrite this undo.
-        if has_unresolved_batch(mount) {
-            let message = "an earlier change was interrupted and could not be rolled back yet; nothing was undone";
-            return Err(ToolError::new(ErrorKind::Conflict, message).hint("check what prevents changes to its files"));
-        }
         if self.fits_quota(mount, ticket.context())? {
             Ok(Retention::Keep)
         } else if ticket.may_lose() {
@@ -205,72 +194,39 @@ impl UndoPlan {
 
     /// Executes the plan, and returns the retention of the entries it displaced. The caller holds the exclusive tree
     /// lock.
-    pub(crate) fn execute(self, mount: &Mount, tree: &TreeLock, ticket: &Ticket<'_>) -> Result<Retention, ToolError> {
-        let Some(journal) = &mount.journal else { return Err(errno_error(Errno::NOENT, "journal")) };
-        let displaced = self.check(mount, ticket)?;
+    pub(crate) fn execute(self, mount: &Mount, tree: &HeldLock, ticket: &Ticket<'_>) -> Result<Retention, ToolError> {
+        let Some(journal) = mount.undo_journal() else { return Err(errno_error(Errno::NOENT, "journal")) };
+        let retention = self.check(mount, ticket)?;
         let change = ticket.change_id();
         let keep = journal.create_image_store(mount)?;
-        let named = |image: &str| name_image(change, image);
-        let spare_entries: Vec<Noted> =
-            self.scratch_files.iter().map(|spare| spare.record_entry(&named(&spare.image))).collect();
-        let note = TxnRecord::write(&mount.locks, change, &spare_entries)?;
-        tree.log_intent(note.id())?;
-        let done = self.execute_recorded(mount, &keep, &note, spare_entries, displaced, ticket);
-        drop(note);
-        tree.clear_intent();
-        done.map(|()| displaced)
-    }
-
-    fn execute_recorded(
-        &self,
-        mount: &Mount,
-        keep: &PreImageStore,
-        note: &TxnRecord<'_>,
-        mut entries: Vec<Noted>,
-        displaced: Retention,
-        ticket: &Ticket<'_>,
-    ) -> Result<(), ToolError> {
-        let change = ticket.change_id();
-        let made = self.create_scratch_files(mount, keep, change, ticket.context());
-        let back = |entries: &[Noted]| {
-            let directories = TxnDirectories::new(mount);
-            let back = entries.iter().rev().map(|entry| roll_back_step(&directories, entry));
-            note.delete_if(back.collect::<Vec<_>>().into_iter().all(|one| one));
-        };
-        let spares = match made {
-            Ok(spares) => spares,
-            Err(error) => {
-                back(&entries);
-                return Err(error);
-            }
-        };
-        let first = entries.len();
-        entries.extend(self.steps.iter().map(|planned| planned.record_entry(change, &spares)));
-        let effects = self.effects.iter().map(|effect| self.name_effect(change, effect, &spares)).collect();
-        let entered = note
-            .complete(&entries, mount.durability)
-            .and_then(|()| mount.begin_change(ticket, self.undoes.clone(), effects))
-            .and_then(|entered| ticket.commit().map(|()| entered));
-        let entered = match entered {
-            Ok(entered) => entered,
-            Err(error) => {
-                back(&entries[..first]);
-                return Err(error);
-            }
-        };
-        for (index, planned) in self.steps.iter().enumerate() {
-            let step = &entries[first + index];
-            if let Err(error) = planned.perform(mount, keep, step, ticket.context()) {
-                back(&entries[..first + index]);
-                return Err(error);
-            }
+        if !self.scratch_files.is_empty() {
+            mount.reserve(ticket)?;
         }
-        if let Err(error) = note.mark_done() {
-            back(&entries);
-            return Err(error);
-        }
-        entered.with_retention(displaced).commit();
-        self.sync(mount, keep)
+        let scratch = match self.create_scratch_files(mount, &keep, change, ticket.context()) {
+            Ok(scratch) => scratch,
+            Err(error) => {
+                mount.delete_images_of(change);
+                mount.void_reservation(ticket);
+                return Err(error);
+            }
+        };
+        let transaction = Transaction {
+            steps: self.steps.iter().map(|planned| planned.to_step(change, &scratch)).collect(),
+            effects: self.effects.iter().map(|effect| self.name_effect(change, effect, &scratch)).collect(),
+            undoes: self.undoes.clone(),
+            retention,
+            is_reserved: !self.scratch_files.is_empty(),
+        };
+        transaction.run(mount, &[tree], ticket, &|planned, error| match error {
+            StepError::Changed { .. } => changed_error(&planned.shown),
+            StepError::NoExchange => ToolError::new(
+                ErrorKind::Unavailable,
+                "this file system cannot exchange two files atomically; nothing was undone",
+            ),
+            StepError::System(errno) => errno_error(errno, &planned.shown),
+            StepError::Tool(error) => error,
+        })?;
+        Ok(retention)
     }
 
     /// Asks the rules about guarded files, whatever the way that they change.
@@ -327,53 +283,42 @@ impl UndoPlan {
         }
         effect
     }
-
-    fn sync(&self, mount: &Mount, keep: &PreImageStore) -> Result<(), ToolError> {
-        if mount.durability != Durability::Full {
-            return Ok(());
-        }
-        let mut parents: Vec<&[u8]> = Vec::new();
-        for planned in &self.steps {
-            parents.push(split(&planned.path).0);
-            parents.push(if planned.kind == UndoStepKind::Move {
-                split(&planned.to).0
-            } else {
-                split(&planned.path).0
-            });
-        }
-        parents.sort_unstable();
-        parents.dedup();
-        let shown = self.steps.first().map(|planned| escape(&planned.path)).unwrap_or_default();
-        fsync(keep.fd()).map_err(|errno| sync_error(errno, &shown))?;
-        // One that went itself has nothing that could get lost.
-        for parent in parents.into_iter().filter_map(|parent| open_parent(mount, parent)) {
-            reopen_for_listing(parent.as_fd()).and_then(fsync).map_err(|errno| sync_error(errno, &shown))?;
-        }
-        Ok(())
-    }
 }
 
 impl UndoStep {
-    fn record_entry(&self, change: &str, spares: &[FileIdentity]) -> Noted {
+    /// The step of the transaction, with the names of images and the scratch files that are known by now.
+    fn to_step(&self, change: &str, scratch: &[FileIdentity]) -> PlannedStep<'static> {
         let known = |which| match which {
             TreeNodeIdentity::Existing(known) => known,
-            TreeNodeIdentity::Scratch(index) => spares.get(index).copied().unwrap_or_default(),
+            TreeNodeIdentity::Scratch(index) => scratch.get(index).copied().unwrap_or_default(),
         };
+        let (here, kept) = (known(self.here), known(self.kept));
+        let fresh = matches!(self.kept, TreeNodeIdentity::Scratch(_));
+        let staging = StagingName::Store(name_image(change, &self.image));
+        let exchange = |old, new| TxnStep::Exchange { old, new, staging, fresh, discard: false };
         let step = match self.kind {
-            UndoStepKind::SwapImage => TxnStep::SwapImage { here: known(self.here), kept: known(self.kept) },
-            UndoStepKind::StoreImage => TxnStep::StoreImage { here: known(self.here) },
-            UndoStepKind::RestoreImage => TxnStep::RestoreImage { kept: known(self.kept) },
-            UndoStepKind::Move => TxnStep::Move { here: known(self.here) },
-            UndoStepKind::Chmod { from, to } => TxnStep::Chmod { inode: known(self.here).inode, from, to },
+            UndoStepKind::SwapImage => exchange(Some(here), Some(kept)),
+            UndoStepKind::StoreImage => exchange(Some(here), None),
+            UndoStepKind::RestoreImage => exchange(None, Some(kept)),
+            UndoStepKind::Move => TxnStep::Move {
+                entry: here,
+                to: EscapedPath(self.to.clone()),
+                to_directory: self.directories[1],
+                over: None,
+                image: None,
+            },
+            UndoStepKind::Chmod { from, to } => TxnStep::Chmod { inode: here.inode, from, to },
         };
         let (parent, name) = split(&self.path);
-        Noted {
-            step,
-            parent: parent.to_vec(),
-            directories: self.directories,
-            name: name.to_vec(),
-            temporary: name_image(change, &self.image).into_bytes(),
-            other: self.to.clone(),
+        let entry = TxnEntry { step, parent: parent.into(), directory: self.directories[0], name: name.into() };
+        PlannedStep {
+            expected: self.expected.clone().map(|state| match self.here {
+                TreeNodeIdentity::Existing(_) => state,
+                // A scratch file is another one with the same contents.
+                TreeNodeIdentity::Scratch(_) => FileState { inode: 0, ..state },
+            }),
+            must_be_empty: self.empty,
+            ..PlannedStep::new(entry, None, &escape(&self.path))
         }
     }
 
@@ -396,101 +341,6 @@ impl UndoStep {
         }
         Ok(())
     }
-
-    /// Does it, or leaves everything as it was and says why.
-    fn perform(
-        &self,
-        mount: &Mount,
-        keep: &PreImageStore,
-        step: &Noted,
-        cx: &CallContext<'_>,
-    ) -> Result<(), ToolError> {
-        let shown = escape(&self.path);
-        let fail = |errno| match errno {
-            Errno::EXIST | Errno::NOENT => changed_error(&shown),
-            Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => ToolError::new(
-                ErrorKind::Unavailable,
-                "this file system cannot exchange two files atomically; nothing was undone",
-            ),
-            other => errno_error(other, &shown),
-        };
-        let parent = open_no_follow(mount, &step.parent).ok_or_else(|| changed_error(&shown))?;
-        if !matches!(self.kind, UndoStepKind::Chmod { .. }) {
-            check_directory_writable(parent.as_fd(), &shown)?;
-        }
-        let (here, kept) = ((parent.as_fd(), step.name.as_slice()), (keep.fd(), step.temporary.as_slice()));
-        self.check_leaving(mount, here, &shown, cx)?;
-        match step.step {
-            TxnStep::SwapImage { here: old, .. } => {
-                let swap = || renameat_with(here.0, here.1, kept.0, kept.1, RenameFlags::EXCHANGE);
-                swap().map_err(fail)?;
-                if is_at(kept, old) {
-                    return Ok(());
-                }
-                swap().map_err(fail)?;
-                Err(changed_error(&shown))
-            }
-            TxnStep::StoreImage { here: it } => {
-                rename_noreplace(here, kept).map_err(fail)?;
-                if is_at(kept, it) && (!self.empty || is_empty(mount, kept.0, kept.1)) {
-                    return Ok(());
-                }
-                rename_noreplace(kept, here).map_err(fail)?;
-                Err(changed_error(&shown))
-            }
-            TxnStep::RestoreImage { .. } => rename_noreplace(kept, here).map_err(fail),
-            TxnStep::Move { here: it } => {
-                let (to, name) = split(&step.other);
-                let to = open_no_follow(mount, to).ok_or_else(|| changed_error(&shown))?;
-                check_directory_writable(to.as_fd(), &shown)?;
-                let there = (to.as_fd(), name);
-                rename_noreplace(here, there).map_err(fail)?;
-                if is_at(there, it) {
-                    return Ok(());
-                }
-                rename_noreplace(there, here).map_err(fail)?;
-                Err(changed_error(&shown))
-            }
-            TxnStep::Chmod { inode, from, to } => chmod_directory(here, inode, [from, to]).map_err(fail),
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks that the entry is still the one of the plan. The contents of a directory can only be checked now.
-    fn check_leaving(
-        &self,
-        mount: &Mount,
-        (parent, name): (BorrowedFd<'_>, &[u8]),
-        shown: &str,
-        cx: &CallContext<'_>,
-    ) -> Result<(), ToolError> {
-        let Some(state) = &self.expected else { return Ok(()) };
-        let fits = if state.kind == FileStateKind::Directory {
-            FileState::read_at(mount, parent, name, state.depth(), cx)?.is_some_and(|now| state.matches(&now))
-        } else {
-            let now = stat(parent, name)
-                .map_err(|errno| errno_error(errno, shown))?
-                .map(|stamp| FileState::from_stat(&stamp));
-            let known = matches!(self.here, TreeNodeIdentity::Existing(_));
-            now.is_some_and(|now| {
-                now.size == state.size && (!known || (now.inode == state.inode && now.modified == state.modified))
-            })
-        };
-        if fits { Ok(()) } else { Err(changed_error(shown)) }
-    }
-}
-
-impl UndoScratchFile {
-    fn record_entry(&self, image: &str) -> Noted {
-        Noted {
-            step: TxnStep::ScratchFile,
-            parent: Vec::new(),
-            directories: [None; 2],
-            name: Vec::new(),
-            temporary: image.as_bytes().to_vec(),
-            other: Vec::new(),
-        }
-    }
 }
 
 fn contents(mount: &Mount, source: &FileEntryLocation, size: u64, cx: &CallContext<'_>) -> Result<Vec<u8>, ToolError> {
@@ -501,21 +351,6 @@ fn contents(mount: &Mount, source: &FileEntryLocation, size: u64, cx: &CallConte
     }
     let fd = open_source(mount, source, "a guarded file")?;
     read_up_to(&fd, size, cx).map_err(|errno| errno_error(errno, "a guarded file"))
-}
-
-fn is_empty(mount: &Mount, parent: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let directory = mount.resolver.open_child(parent, name);
-    directory.is_ok_and(|directory| names_in(directory.as_fd(), 2).is_ok_and(|names| names.len() == 2))
-}
-
-fn is_at((parent, name): (BorrowedFd<'_>, &[u8]), known: FileIdentity) -> bool {
-    FileIdentity::read_at(parent, name).is_ok_and(|found| known.matches(found))
-}
-
-/// Takes one step back, wherever its directory is by now. False if it could not be done.
-fn roll_back_step(directories: &TxnDirectories<'_>, entry: &Noted) -> bool {
-    let parent = directories.open(&entry.parent, entry.directories[0]).ok().flatten();
-    parent.is_some_and(|parent| roll_back(directories, parent.as_fd(), entry).is_ok())
 }
 
 fn name_image(change: &str, image: &str) -> String {

@@ -9,6 +9,7 @@ use std::os::fd::AsFd as _;
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 
+use crate::journal::FileIdentity;
 use crate::journal::JournalEntry;
 use crate::journal::effect::JournalEffect;
 use crate::journal::images::PreImageStore;
@@ -19,7 +20,6 @@ use crate::path::name::{escape, unescape};
 use crate::path::relative::{relative_to, split};
 use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
 use crate::sys::file_ref::FileRef;
-use crate::txn::record::FileIdentity;
 use crate::undo::apply::{GuardedContents, UndoConflict, UndoForce, UndoPlan, UndoScratchFile, UndoStep, UndoStepKind};
 use crate::undo::preview::UndoPreview;
 use crate::undo::tree::{TreeEdit, TreeNode, TreeNodeIdentity, VirtualTree};

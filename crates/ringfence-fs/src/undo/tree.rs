@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::OFlags;
 
+use crate::journal::FileIdentity;
 use crate::journal::state::{FileState, FileStateDepth, FileStateKind};
 use crate::mount::Mount;
 use crate::mount::node_source::FileEntryLocation;
@@ -15,7 +16,6 @@ use crate::path::relative::{join, relative_to, split};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
-use crate::txn::record::FileIdentity;
 
 /// The picture: what is there, and what was done to it since.
 pub(crate) struct VirtualTree<'a> {
