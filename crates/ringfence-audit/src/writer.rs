@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
 use ringfence_sys::commit_log::{CommitLog, CoveredFile};
-use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, write_all};
+use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, truncate_durably, write_all};
 use ringfence_sys::stat::FileStat;
 use ringfence_sys::syscall::{fdatasync, fstat, ftruncate, pread, statat};
 use rustix::fs::{AtFlags, CWD, OFlags, Stat};
@@ -239,7 +239,7 @@ impl AuditLog {
         let torn = (tail.len() - complete_length(&tail)) as u64;
         let length = size - torn;
         if torn > 0 {
-            ftruncate(file.fd(), length)?;
+            truncate_durably(file.fd(), length)?;
         }
         let fresh = last.is_none();
         let (seq, hash) = last.unwrap_or_else(|| (0, GENESIS_HASH.to_owned()));
@@ -275,7 +275,7 @@ impl AuditLog {
         bytes.push(b'\n');
         if let Err(errno) = write_all(end.file.fd().as_fd(), &bytes) {
             // Half a line would be taken for a crash; it goes, and the call with it.
-            let _ = ftruncate(end.file.fd(), end.length);
+            let _ = truncate_durably(end.file.fd(), end.length);
             return Err(errno.into());
         }
         end.length += bytes.len() as u64;

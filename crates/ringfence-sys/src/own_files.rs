@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::syscall::{flock, mkdirat, openat, write};
+use crate::syscall::{fdatasync, flock, ftruncate, mkdirat, openat, write};
 
 /// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
 pub const SAFE_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -74,6 +74,12 @@ pub fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Drops the end of a file, such as an incomplete line, so that a power cut does not bring it back.
+pub fn truncate_durably(file: &OwnedFd, length: u64) -> Result<(), Errno> {
+    ftruncate(file, length)?;
+    fdatasync(file)
 }
 
 /// Acquires the lock, or fails if another process holds it too long.

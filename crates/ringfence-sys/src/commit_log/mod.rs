@@ -8,7 +8,9 @@
 //! The guarantee: when `PendingFlush::wait` returns without an error, every byte of a file up to an end that was passed to
 //! `cover` before the flush began is in that file after a power cut, once a `CommitLog` has been opened on the state directory. So
 //! it is opened before the files are read or appended to. What owners of files must keep: bytes up to a covered end are not
-//! changed or removed, they have no zero bytes, and a file that replaces another is durable with its name first.
+//! changed or removed, and are not zero; an incomplete line is dropped durably (`own_files::truncate_durably`) before the next
+//! append, or a power cut could bring it back in the place of a record; and a file that replaces another is durable with its
+//! name first.
 //!
 //! Each process has a slot (`commit-log/0`, `1`, …) while it lives. The next process continues the slot as it is, so that
 //! a command that ends at once costs no flush for it. A slot that is full is recycled after a flush of the files.
@@ -25,8 +27,10 @@
 
 mod replay;
 mod slot;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -388,13 +392,21 @@ impl RedoWriter {
     /// Flushes every file that the slot has bytes of, and begins a new generation.
     fn checkpoint(&mut self) -> Result<(), Errno> {
         let keys: Vec<RedoFileKey> = self.files.keys().cloned().collect();
+        let used: HashSet<RedoFileKey> = keys.iter().filter(|key| self.is_open(key)).cloned().collect();
         let bases = keys.iter().filter_map(|key| self.sync_file(key).transpose()).collect::<Result<Vec<_>, _>>()?;
         self.slot.recycle();
         (self.is_damaged, self.is_inherited) = (false, false);
-        // A file that only this log has open gets no more appends.
-        self.files.retain(|_, progress| progress.fd.as_ref().is_some_and(|fd| Arc::strong_count(fd) > 1));
+        // A file that was not covered since the last time is forgotten, and one that only this log has open is closed.
+        self.files.retain(|key, _| used.contains(key));
+        for progress in self.files.values_mut() {
+            progress.fd.take_if(|fd| Arc::strong_count(fd) == 1);
+        }
         self.write_bases(&bases);
         Ok(())
+    }
+
+    fn is_open(&self, key: &RedoFileKey) -> bool {
+        self.files.get(key).is_some_and(|progress| progress.fd.is_some())
     }
 
     /// Flushes a file itself. Returns a record without new bytes, which says how far it is durable; none if it is gone.
