@@ -38,6 +38,12 @@ pub fn open_private_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno>
     openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty())
 }
 
+/// A file of our own below a directory that only we may enter, for reading and writing. With `OFlags::CREATE`, made if
+/// it is missing.
+pub fn open_own_file(directory: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(directory, path, OFlags::RDWR | OFlags::NOFOLLOW | SAFE_OPEN | flags, Mode::RUSR | Mode::WUSR)
+}
+
 /// The names in a directory, those that are text; none if there are more than `most`.
 pub fn names_in(directory: BorrowedFd<'_>, most: usize) -> Result<Vec<String>, Errno> {
     Ok(typed_names_in(directory, most)?.into_iter().map(|(name, _)| name).collect())

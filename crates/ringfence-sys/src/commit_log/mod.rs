@@ -38,14 +38,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use self::replay::{open_covered, replay};
 use self::slot::{LoadedSlot, RedoFileKey, RedoRecord, RedoSlot, is_below, read_at};
-use crate::own_files::{SAFE_OPEN, acquire_lock, names_in, open_private_dir, open_state};
+use crate::own_files::{acquire_lock, names_in, open_own_file, open_private_dir, open_state};
 use crate::stat::FileStat;
-use crate::syscall::{fdatasync, flock, fstat, fsync, openat};
+use crate::syscall::{fdatasync, flock, fstat, fsync};
 
 /// Directory of the log, below the state directory.
 const DIRECTORY: &str = "commit-log";
@@ -69,10 +69,10 @@ pub struct CommitLog {
 impl CommitLog {
     /// Opens the redo log below the state directory, after a replay of every log whose process ended.
     pub fn open(state: &Path) -> io::Result<Arc<Self>> {
-        Self::open_with(state, Box::new(|fd| fdatasync(fd)))
+        Self::with_sync(state, Box::new(|fd| fdatasync(fd)))
     }
 
-    fn open_with(state: &Path, sync: SyncCall) -> io::Result<Arc<Self>> {
+    fn with_sync(state: &Path, sync: SyncCall) -> io::Result<Arc<Self>> {
         let writer = RedoWriter::open(state, sync)?;
         let shared = CommitLogShared {
             queue: Mutex::new(FlushQueue::default()),
@@ -413,7 +413,7 @@ impl RedoWriter {
     fn sync_file(&mut self, key: &RedoFileKey) -> Result<Option<RedoRecord>, Errno> {
         let Some(progress) = self.files.get_mut(key) else { return Ok(None) };
         if progress.fd.is_none() {
-            progress.fd = open_covered(&self.state, key, OFlags::RDONLY)?.map(Arc::new);
+            progress.fd = open_covered(&self.state, key)?.map(Arc::new);
         }
         let Some(fd) = &progress.fd else { return Ok(None) };
         let size = FileStat::from_stat(&fstat(&**fd)?).size;
@@ -508,14 +508,13 @@ fn sync_files(state: &OwnedFd, records: &[RedoRecord], sync: &SyncCall) -> Resul
     keys.sort_unstable();
     keys.dedup();
     for key in keys {
-        open_covered(state, key, OFlags::RDONLY)?.map_or(Ok(()), |file| sync(&file))?;
+        open_covered(state, key)?.map_or(Ok(()), |file| sync(&file))?;
     }
     Ok(())
 }
 
 fn open_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | SAFE_OPEN;
-    openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
+    open_own_file(directory, Path::new(name), OFlags::CREATE)
 }
 
 /// Nothing that a panicking thread leaves half done is relied on.

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::slot::{RedoFileKey, RedoRecord, read_at, write_at};
-use crate::own_files::SAFE_OPEN;
+use crate::own_files::open_own_file;
 use crate::stat::{FileKind, FileStat};
-use crate::syscall::{fstat, openat};
+use crate::syscall::fstat;
 
 /// So much of a file is read at once.
 const WINDOW: usize = 256 << 10;
@@ -31,7 +31,7 @@ pub(super) fn replay<'r>(
     }
     for (key, mut records) in files {
         records.sort_by_key(|record| record.data_start());
-        let Some(file) = open_covered(state, key, OFlags::RDWR)? else { continue };
+        let Some(file) = open_covered(state, key)? else { continue };
         if extend(&file, &records)? {
             sync(&file)?;
         }
@@ -40,8 +40,8 @@ pub(super) fn replay<'r>(
 }
 
 /// Opens a covered file. None if it is gone, or another file is in its place.
-pub(super) fn open_covered(state: &OwnedFd, key: &RedoFileKey, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
-    let file = match openat(state, &key.path, flags | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty()) {
+pub(super) fn open_covered(state: &OwnedFd, key: &RedoFileKey) -> Result<Option<OwnedFd>, Errno> {
+    let file = match open_own_file(state, &key.path, OFlags::empty()) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::NAMETOOLONG) => {
             return Ok(None);
         }

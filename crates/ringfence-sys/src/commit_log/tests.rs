@@ -54,7 +54,7 @@ impl ModelState {
             disk.durable.insert(stat.id.inode, bytes);
             Ok(())
         };
-        CommitLog::open_with(self.dir.path(), Box::new(sync)).unwrap()
+        CommitLog::with_sync(self.dir.path(), Box::new(sync)).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -169,7 +169,7 @@ fn calls_that_arrive_during_a_flush_share_the_next() {
         lock(&may_proceed).recv().unwrap();
         Ok(())
     };
-    let log = CommitLog::open_with(state.dir.path(), Box::new(sync)).unwrap();
+    let log = CommitLog::with_sync(state.dir.path(), Box::new(sync)).unwrap();
     let file = state.covered(FILES[1]);
     let mut cover = || {
         state.append(FILES[1], 10);
