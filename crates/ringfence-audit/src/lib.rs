@@ -14,7 +14,7 @@ mod writer;
 
 pub use verify::{AuditChainError, AuditVerification, ExternalAuditHead, read_known_heads, verify};
 pub use vocabulary::{RECORD_VERSION, to_current_vocabulary};
-pub use writer::{AuditLog, AuditOpenError};
+pub use writer::{AuditLog, AuditOpenError, BeginDurability};
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};

@@ -2,17 +2,23 @@
 //!
 //! Under the lock: find the end, drop a line that a dying process left incomplete and say so, append. The record of a
 //! change that is about to be made is on disk before it is made.
+//!
+//! With a redo log, that record is flushed together with those of other calls, and outside of the lock. The flush of a
+//! change of files can be left to the file engine (`BeginDurability::Deferred`), which flushes the redo log before it
+//! gives anything a name: a begin that was never flushed has changed nothing. Programs, requests and tools of other
+//! servers start only after the flush. Versions without a redo log flush the log themselves, and may append to it too.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
-use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, write_all};
+use ringfence_sys::commit_log::{CommitLog, CoveredFile};
+use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, truncate_durably, write_all};
 use ringfence_sys::stat::FileStat;
 use ringfence_sys::syscall::{fdatasync, fstat, ftruncate, pread, statat};
 use rustix::fs::{AtFlags, CWD, OFlags, Stat};
@@ -46,6 +52,15 @@ const LONGEST_TEXT: usize = 4 << 10;
 #[error("cannot open the audit log")]
 pub struct AuditOpenError(#[from] io::Error);
 
+/// Who flushes the record of a change of files before the change is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeginDurability {
+    /// The audit log, before it returns.
+    Immediate,
+    /// The file engine, with its own record of the change.
+    Deferred,
+}
+
 /// The log, open for appending.
 pub struct AuditLog {
     /// Path of the log's directory.
@@ -58,6 +73,7 @@ pub struct AuditLog {
     /// The copy of signed heads.
     head_copy: Option<File>,
     segment_bytes: u64,
+    commit_log: Option<(Arc<CommitLog>, BeginDurability)>,
     state: Mutex<AuditWriterState>,
 }
 
@@ -71,7 +87,7 @@ struct AuditWriterState {
 /// The end of the chain, as far as we know.
 struct ChainTail {
     segment: u64,
-    file: OwnedFd,
+    file: CoveredFile,
     /// Bytes in the segment. If there are others now, another process was here.
     length: u64,
     seq: u64,
@@ -106,6 +122,7 @@ impl AuditLog {
             anchor,
             head_copy: None,
             segment_bytes: SEGMENT_BYTES,
+            commit_log: None,
             state: Mutex::new(AuditWriterState { end: None, since_head: 0, last_head: now, refused }),
         })
     }
@@ -124,6 +141,13 @@ impl AuditLog {
         self
     }
 
+    /// Makes records durable through a redo log of the same state directory, opened before this log.
+    #[must_use]
+    pub fn with_commit_log(mut self, commit_log: Arc<CommitLog>, durability: BeginDurability) -> Self {
+        self.commit_log = Some((commit_log, durability));
+        self
+    }
+
     fn append(&self, record: &CallRecord<'_>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let unlisted = match record.event {
@@ -136,23 +160,46 @@ impl AuditLog {
         acquire_lock(&self.lock)?;
         let written = self.append_locked(&mut state, record, unlisted);
         release_lock(&self.lock);
-        written
+        drop(state);
+        match (written?, &self.commit_log) {
+            (RecordFlush::Now, Some((commit_log, _))) => commit_log.begin_flush().wait(),
+            (RecordFlush::Now | RecordFlush::Later, _) => Ok(()),
+        }
     }
 
-    fn append_locked(&self, state: &mut AuditWriterState, record: &CallRecord<'_>, unlisted: u64) -> io::Result<()> {
+    fn append_locked(
+        &self,
+        state: &mut AuditWriterState,
+        record: &CallRecord<'_>,
+        unlisted: u64,
+    ) -> io::Result<RecordFlush> {
         self.check_in_place(state)?;
         self.find_end(state)?;
         if unlisted > 0 {
             self.write_line(state, &AuditLine::suppressed(unlisted))?;
         }
         self.write_line(state, &AuditLine::from_record(record, &self.keys))?;
-        if matches!(record.event, AuditEvent::Begin { change, .. } if !change.is_empty()) {
-            sync(state)?;
-        }
+        let flush = match record.event {
+            AuditEvent::Begin { change, .. } if !change.is_empty() => self.cover_change(state, record)?,
+            _ => RecordFlush::Later,
+        };
         if state.since_head >= HEAD_RECORDS || state.last_head.elapsed() >= HEAD_AGE {
             self.sign(state)?;
         }
-        Ok(())
+        Ok(flush)
+    }
+
+    /// Has the record of a change flushed before the change is made: here, by the caller, or by the file engine.
+    fn cover_change(&self, state: &AuditWriterState, record: &CallRecord<'_>) -> io::Result<RecordFlush> {
+        let Some(end) = &state.end else { return Err(Errno::BADF.into()) };
+        let Some((commit_log, durability)) = &self.commit_log else {
+            fdatasync(end.file.fd())?;
+            return Ok(RecordFlush::Later);
+        };
+        commit_log.cover(&end.file, end.length)?;
+        let is_file_change = record.accesses.iter().all(|access| access.action.is_file_action());
+        let is_deferred = *durability == BeginDurability::Deferred && is_file_change;
+        Ok(if is_deferred { RecordFlush::Later } else { RecordFlush::Now })
     }
 
     /// Fails where the open log is not the one at its path. A log that was removed or replaced would swallow records:
@@ -166,7 +213,7 @@ impl AuditLog {
             Err(errno) => Err(io::Error::from(errno)),
         };
         let below = |name: &str| statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        let segment = state.end.as_ref().map(|end| (segment_name(end.segment), &end.file));
+        let segment = state.end.as_ref().map(|end| (segment_name(end.segment), end.file.fd()));
         let in_place = same(&self.directory, statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW))?
             && same(&self.lock, below(LOCK))?
             && segment.map_or(Ok(true), |(name, file)| same(file, below(&name)))?;
@@ -176,15 +223,15 @@ impl AuditLog {
     /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did.
     fn find_end(&self, state: &mut AuditWriterState) -> io::Result<()> {
         if let Some(end) = &state.end
-            && FileStat::from_stat(&fstat(&end.file)?).size == end.length
+            && FileStat::from_stat(&fstat(end.file.fd())?).size == end.length
             && (end.length < self.segment_bytes || self.last_segment()? == end.segment)
         {
             return self.rotate_if_full(state);
         }
         let segment = self.last_segment()?.max(1);
         let file = self.open_segment(segment)?;
-        let size = FileStat::from_stat(&fstat(&file)?).size;
-        let tail = read_tail(&file, size)?;
+        let size = FileStat::from_stat(&fstat(file.fd())?).size;
+        let tail = read_tail(file.fd(), size)?;
         let last = match last_line(&tail) {
             Some(line) => Some(parse_end(line)?),
             None => last_record(&self.directory)?,
@@ -192,7 +239,7 @@ impl AuditLog {
         let torn = (tail.len() - complete_length(&tail)) as u64;
         let length = size - torn;
         if torn > 0 {
-            ftruncate(&file, length)?;
+            truncate_durably(file.fd(), length)?;
         }
         let fresh = last.is_none();
         let (seq, hash) = last.unwrap_or_else(|| (0, GENESIS_HASH.to_owned()));
@@ -226,9 +273,9 @@ impl AuditLog {
         let mut bytes = sanitize_json(&serde_json::to_string(&linked)?).into_bytes();
         let hash = line_hash(&bytes);
         bytes.push(b'\n');
-        if let Err(errno) = write_all(end.file.as_fd(), &bytes) {
+        if let Err(errno) = write_all(end.file.fd().as_fd(), &bytes) {
             // Half a line would be taken for a crash; it goes, and the call with it.
-            let _ = ftruncate(&end.file, end.length);
+            let _ = truncate_durably(end.file.fd(), end.length);
             return Err(errno.into());
         }
         end.length += bytes.len() as u64;
@@ -264,9 +311,10 @@ impl AuditLog {
         Ok(segments(&self.directory)?.last().copied().unwrap_or(0))
     }
 
-    fn open_segment(&self, number: u64) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
-        Ok(open_file(&self.directory, &segment_name(number), flags)?)
+    fn open_segment(&self, number: u64) -> io::Result<CoveredFile> {
+        let (name, flags) = (segment_name(number), OFlags::RDWR | OFlags::CREATE | OFlags::APPEND);
+        let file = open_file(&self.directory, &name, flags)?;
+        CoveredFile::new(Path::new(DIRECTORY).join(name), Arc::new(file))
     }
 }
 
@@ -301,6 +349,14 @@ impl fmt::Debug for AuditLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AuditLog")
     }
+}
+
+/// When a record that was written is flushed.
+enum RecordFlush {
+    /// Before the call goes on.
+    Now,
+    /// With a later flush, or it is already.
+    Later,
 }
 
 enum RefusalLogDecision {
@@ -495,10 +551,6 @@ impl<'a> AuditLine<'a> {
 
 fn timestamp_now() -> String {
     humantime::format_rfc3339_micros(SystemTime::now()).to_string()
-}
-
-fn sync(state: &AuditWriterState) -> io::Result<()> {
-    state.end.as_ref().map_or(Ok(()), |end| Ok(fdatasync(&end.file)?))
 }
 
 /// Fails where the heads beside the log say that there were records, and there are none: a new chain in their place would

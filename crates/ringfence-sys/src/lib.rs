@@ -1,7 +1,8 @@
-//! System calls, file stat, and private state files.
+//! System calls, file stat, private state files, and the redo log of their appends.
 //!
 //! Not here: mounts, tools, and the text of an error.
 
+pub mod commit_log;
 pub mod own_files;
 pub mod stat;
 pub mod syscall;

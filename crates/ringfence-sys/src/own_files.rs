@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::syscall::{flock, mkdirat, openat, write};
+use crate::syscall::{fdatasync, flock, ftruncate, mkdirat, openat, write};
 
 /// Every open of ours: no waiting for a pipe's other end, no terminal taken over, no child inherits it.
 pub const SAFE_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -36,6 +36,12 @@ pub fn open_private_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno>
         Err(errno) => return Err(errno),
     }
     openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty())
+}
+
+/// A file of our own below a directory that only we may enter, for reading and writing. With `OFlags::CREATE`, made if
+/// it is missing.
+pub fn open_own_file(directory: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(directory, path, OFlags::RDWR | OFlags::NOFOLLOW | SAFE_OPEN | flags, Mode::RUSR | Mode::WUSR)
 }
 
 /// The names in a directory, those that are text; none if there are more than `most`.
@@ -74,6 +80,12 @@ pub fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Drops the end of a file, such as an incomplete line, so that a power cut does not bring it back.
+pub fn truncate_durably(file: &OwnedFd, length: u64) -> Result<(), Errno> {
+    ftruncate(file, length)?;
+    fdatasync(file)
 }
 
 /// Acquires the lock, or fails if another process holds it too long.

@@ -11,3 +11,4 @@
 #![allow(clippy::disallowed_methods, reason = "tests change the log behind its back")]
 
 mod audit;
+mod commit_log;

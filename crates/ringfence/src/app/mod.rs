@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ringfence_audit::{AuditLog, AuditOpenError};
+use ringfence_audit::{AuditLog, AuditOpenError, BeginDurability};
 use ringfence_crewagent::{
     RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphError, WorkflowGraphSource, WorkflowGuard, WorkflowRunError,
     WorkflowRunLog, WorkflowStart, create_run, run_graph, run_state,
@@ -34,6 +34,7 @@ use ringfence_kernel::{
 };
 
 use ringfence_sandbox::RunCodeSetup;
+use ringfence_sys::commit_log::CommitLog;
 use ringfence_web::{EgressProxy, WebConnector};
 
 use crate::app::audit_sinks::{CallLog, FanoutSink};
@@ -106,6 +107,8 @@ pub enum AppError {
     RuleTool { rule: String, error: UnknownToolError },
     #[error(transparent)]
     Registry(#[from] DuplicateToolError),
+    #[error("cannot open the redo log of the state directory: {}", IoText(.0))]
+    CommitLog(std::io::Error),
     #[error(transparent)]
     Audit(#[from] AuditOpenError),
     #[error(transparent)]
@@ -290,6 +293,8 @@ fn build_app_for(
     let mounts = mounts(&settings, environment, &path, run.as_deref())?;
     let (mut directories, directory) = (mount_ids(&mounts), mount_id(&mounts.0));
     let every_mount = std::iter::once(&mounts.0).chain(&mounts.1).cloned().collect();
+    // Before anything reads the journals or the audit log: it gives back what a power cut took from them.
+    let commit_log = CommitLog::open(&settings.state).map_err(AppError::CommitLog)?;
     let mut fence = fence(&settings, mounts)?;
     let mut unknown_agent = None;
     let graph = guard_workflow(&mut fence, &settings, run.as_deref())?;
@@ -367,7 +372,7 @@ fn build_app_for(
             SessionKind::Agent | SessionKind::Person => Box::new(policy),
         },
         approver: ends.approver,
-        audit: audit_sink(&settings, run.as_deref(), ends.tap)?,
+        audit: audit_sink(&settings, commit_log, run.as_deref(), ends.tap)?,
         store: Box::new(store),
         workers: WORKERS,
     });
@@ -490,11 +495,12 @@ fn check_tools(rule: &PolicyRule, registry: &ToolRegistry, dialect: Dialect) -> 
 /// The audit log, the log of the run if there is one, the log lines where they are enabled, and further sinks.
 fn audit_sink(
     settings: &AppSettings,
+    commit_log: Arc<CommitLog>,
     run: Option<&Path>,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
     refuse_newer_store(&settings.state)?;
-    let mut chain = AuditLog::open(&settings.state)?;
+    let mut chain = AuditLog::open(&settings.state)?.with_commit_log(commit_log, BeginDurability::Immediate);
     refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);
