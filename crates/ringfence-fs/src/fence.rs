@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, ErrorKind, IoMode, ToolError, nearest_name};
+use ringfence_sys::commit_log::CommitLog;
 use rustix::fs::{CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -122,18 +123,41 @@ impl PathArg {
 }
 
 impl Fence {
-    /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own.
+    /// Opens the workspace and further mounts. Locks go into `state`, a directory of our own. Each journal is flushed by
+    /// itself.
     pub fn new(
         workspace: MountSpec,
         others: Vec<MountSpec>,
         state: &Path,
         options: FenceOptions,
     ) -> Result<Self, FenceError> {
+        Self::open(workspace, others, state, options, None)
+    }
+
+    /// The same with journals that are flushed together with the other files of a redo log of the same state directory.
+    pub fn with_commit_log(
+        workspace: MountSpec,
+        others: Vec<MountSpec>,
+        state: &Path,
+        options: FenceOptions,
+        commit_log: Arc<CommitLog>,
+    ) -> Result<Self, FenceError> {
+        Self::open(workspace, others, state, options, Some(commit_log))
+    }
+
+    fn open(
+        workspace: MountSpec,
+        others: Vec<MountSpec>,
+        state: &Path,
+        options: FenceOptions,
+        commit_log: Option<Arc<CommitLog>>,
+    ) -> Result<Self, FenceError> {
         let fail = |source| FenceError::Open { what: "state directory".to_owned(), source };
         let own = StateDirs {
             locks: open_state_dir(state, "locks").map_err(fail)?,
-            journal: open_state_dir(state, "journal").map_err(fail)?,
+            journal: open_state_dir(state, JOURNALS).map_err(fail)?,
             clock: Arc::default(),
+            commit_log,
         };
         let mut mounts: Vec<Arc<Mount>> = Vec::new();
         for (spec, named) in std::iter::once((workspace, false)).chain(others.into_iter().map(|spec| (spec, true))) {
@@ -374,7 +398,11 @@ struct StateDirs {
     locks: OwnedFd,
     journal: OwnedFd,
     clock: Arc<ChangeSequenceCounter>,
+    commit_log: Option<Arc<CommitLog>>,
 }
+
+/// Directory of the journals, below the state directory.
+const JOURNALS: &str = "journal";
 
 #[expect(clippy::disallowed_methods, reason = "the name of the root, only to understand absolute paths")]
 fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptions) -> Result<Mount, FenceError> {
@@ -406,10 +434,10 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         MountAccess::ReadWrite => {
             let born = FileRef::open(&root).birth_time();
             let directory = open_journal(&own.journal, &stripes, born).map_err(std::io::Error::from);
-            Some(directory.and_then(|directory| {
-                check_state_version(directory.as_fd())?;
+            Some(directory.and_then(|(name, directory)| {
                 locks.migrate(&[directory.as_fd()])?;
-                Journal::open(directory, &own.clock)
+                let path = Path::new(JOURNALS).join(name);
+                Journal::open(path, directory, &own.clock, own.commit_log.clone())
             }))
         }
         MountAccess::ReadOnly => None,
@@ -481,8 +509,8 @@ fn overlap(a: &Mount, b: &Mount) -> bool {
 }
 
 /// The directory of a mount's journal. An inode is given out again: one that was made at another time has another journal.
-fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<OwnedFd, Errno> {
-    let Some(born) = born else { return open_private_dir(parent, id.as_bytes()) };
+fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<(String, OwnedFd), Errno> {
+    let Some(born) = born else { return Ok((id.to_owned(), open_private_dir(parent, id.as_bytes())?)) };
     let name = format!("{id}-{born}");
     let [before, now] = [id, &name].map(|name| (parent.as_fd(), name.as_bytes()));
     // Earlier versions did not say when.
@@ -492,7 +520,8 @@ fn open_journal(parent: &OwnedFd, id: &str, born: BirthTime) -> Result<OwnedFd, 
             Err(errno) => return Err(errno),
         }
     }
-    open_private_dir(parent, now.1)
+    let directory = open_private_dir(parent, now.1)?;
+    Ok((name, directory))
 }
 
 #[cfg(test)]

@@ -18,9 +18,9 @@ use serde::Deserialize;
 use crate::journal::effect::JournalEffect;
 use crate::journal::log::{ChangeSequenceCounter, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
 use crate::journal::state::{FileState, FileStateKind};
-use crate::sys::own_files::write_all;
+use crate::sys::own_files::{truncate_durably, write_all};
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{fstat, ftruncate, pread};
+use crate::sys::syscall::{fstat, pread};
 
 /// A session whose last change is older than this is over: what it kept may go where there is no room for others.
 const SESSION_EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -227,13 +227,14 @@ impl JournalIndex {
         }
     }
 
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Appends a line, and returns the offset of its end.
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<u64> {
         let end = self.complete_lines_end()?;
         if let Err(errno) = write_all(self.log.as_fd(), bytes) {
-            let _ = ftruncate(&*self.log, end);
+            let _ = truncate_durably(&self.log, end);
             return Err(errno.into());
         }
-        Ok(())
+        Ok(end + bytes.len() as u64)
     }
 
     /// End of the last whole line. A torn line behind it, left by a crash of its writer, is dropped.
@@ -245,53 +246,27 @@ impl JournalIndex {
             end -= 1;
         }
         if end < size {
-            ftruncate(&*self.log, end)?;
+            truncate_durably(&self.log, end)?;
         }
         Ok(end)
     }
 
-    /// Reads what came to the log since the last time. A line without its end is not there yet; a record of a newer
-    /// version, which cannot be understood, is `Unsupported`.
+    /// Reads what came to the log since the last time.
     pub(super) fn read_new_lines(&mut self) -> io::Result<()> {
-        let size = FileStat::from_stat(&fstat(&self.log)?).size;
-        let mut wanted = CHUNK;
-        while self.read < size {
-            let end = size.min(self.read.saturating_add(wanted));
-            let bytes = self.read_range(self.read..end)?;
-            let before = self.read;
-            for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-                let end = self.read + line.len() as u64;
-                match serde_json::from_slice(line) {
-                    Ok(heard) => self.apply_line(heard, self.read..end)?,
-                    Err(_) if is_record(line) => return Err(io::ErrorKind::Unsupported.into()),
-                    // Bytes that a power cut left say nothing.
-                    Err(_) => {}
-                }
-                self.read = end;
-            }
-            if self.read == before {
-                if end == size {
-                    break;
-                }
-                // The next line is longer than that.
-                wanted = wanted.saturating_mul(2);
-            }
-        }
-        Ok(())
+        let (log, mut read) = (Arc::clone(&self.log), self.read);
+        let applied = read_lines(&log, &mut read, |line, position| self.apply_line(line, position));
+        self.read = read;
+        applied
+    }
+
+    /// Whether a change has no outcome yet.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// A part of the log, as far as it goes.
     fn read_range(&self, part: Range<u64>) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0)];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match pread(&*self.log, &mut bytes[filled..], part.start + filled as u64)? {
-                0 => break,
-                more => filled += more,
-            }
-        }
-        bytes.truncate(filled);
-        Ok(bytes)
+        read_range(&self.log, part)
     }
 
     fn apply_line(&mut self, line: JournalLine, position: Range<u64>) -> io::Result<()> {
@@ -546,6 +521,53 @@ impl JournalIndex {
         }
         Ok(bytes)
     }
+}
+
+/// Passes every complete line of a log from the offset `read` on, with its position, and moves `read` behind it. A line
+/// without its end is not there yet; a record of a newer version, which cannot be understood, is `Unsupported`.
+pub(super) fn read_lines(
+    log: &OwnedFd,
+    read: &mut u64,
+    mut apply: impl FnMut(JournalLine, Range<u64>) -> io::Result<()>,
+) -> io::Result<()> {
+    let size = FileStat::from_stat(&fstat(log)?).size;
+    let mut wanted = CHUNK;
+    while *read < size {
+        let end = size.min(read.saturating_add(wanted));
+        let bytes = read_range(log, *read..end)?;
+        let before = *read;
+        for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            let end = *read + line.len() as u64;
+            match serde_json::from_slice(line) {
+                Ok(record) => apply(record, *read..end)?,
+                Err(_) if is_record(line) => return Err(io::ErrorKind::Unsupported.into()),
+                // Bytes that a power cut left say nothing.
+                Err(_) => {}
+            }
+            *read = end;
+        }
+        if *read == before {
+            if end == size {
+                break;
+            }
+            // The next line is longer than that.
+            wanted = wanted.saturating_mul(2);
+        }
+    }
+    Ok(())
+}
+
+fn read_range(log: &OwnedFd, part: Range<u64>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0)];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match pread(log, &mut bytes[filled..], part.start + filled as u64)? {
+            0 => break,
+            more => filled += more,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
 }
 
 /// Whether a line is a record, of whatever kind.

@@ -10,17 +10,20 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringfence_kernel::CallLimits;
+use ringfence_sys::commit_log::{CommitLog, CoveredFile, PendingFlush};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::journal::checkpoint::{INTERVAL_BYTES, JournalCheckpoint, LogTail};
 use crate::journal::effect::JournalEffect;
-use crate::journal::index::{IndexedChange, JournalIndex};
+use crate::journal::index::{IndexedChange, JournalIndex, read_lines};
 use crate::journal::record::TxnEntry;
 use crate::lock::check_state_version;
 use crate::root::stat;
@@ -42,14 +45,20 @@ const COMPACTION_STEP: u64 = MAX_LOG_BYTES / 4;
 
 /// A flush of the log that is under way.
 #[derive(Debug)]
-pub(crate) struct IntentFlush {
-    log: Arc<OwnedFd>,
+pub(crate) enum IntentFlush {
+    /// Of the log itself, when it is waited for.
+    Own(Arc<OwnedFd>),
+    /// Of the redo log, together with the audit log and other journals.
+    Shared(PendingFlush),
 }
 
 impl IntentFlush {
     /// Waits until the intent, and everything before it in the log, is on disk.
     pub(crate) fn wait(self) -> io::Result<()> {
-        Ok(fdatasync(&*self.log)?)
+        match self {
+            Self::Own(log) => Ok(fdatasync(&*log)?),
+            Self::Shared(flush) => flush.wait(),
+        }
     }
 }
 
@@ -62,6 +71,10 @@ impl ChangeSequenceCounter {
         self.0.fetch_max(sequence, Ordering::Relaxed);
     }
 
+    fn newest(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// The sequence number of one more change: its time, unless the clock went back.
     fn next(&self, now: u64) -> u64 {
         let behind = |newest: u64| Some(if now <= newest { newest.saturating_add(1) } else { now });
@@ -70,15 +83,26 @@ impl ChangeSequenceCounter {
     }
 }
 
+/// A line that was appended to the log.
+struct AppendedLine {
+    log: Arc<OwnedFd>,
+    /// Offset of its end.
+    end: u64,
+}
+
 /// The journal of one mount.
 pub(crate) struct Journal {
+    /// Its directory, below the state directory.
+    path: PathBuf,
     directory: OwnedFd,
+    commit_log: Option<Arc<CommitLog>>,
     lock: OwnedFd,
     index: Mutex<JournalIndex>,
     clock: Arc<ChangeSequenceCounter>,
     /// Log size at which it is compacted next.
     compact_at: AtomicU64,
     image_store: Mutex<Option<InodeIdentity>>,
+    last_checkpoint: Mutex<JournalCheckpoint>,
 }
 
 /// One change, as far as the log tells.
@@ -181,17 +205,25 @@ impl JournalEntry {
 impl Journal {
     /// Opens the journal in a directory of our own, and makes it if there is none. `Unsupported` if it is of a newer
     /// version.
-    pub(crate) fn open(directory: OwnedFd, newest: &Arc<ChangeSequenceCounter>) -> io::Result<Self> {
+    pub(crate) fn open(
+        path: PathBuf,
+        directory: OwnedFd,
+        newest: &Arc<ChangeSequenceCounter>,
+        commit_log: Option<Arc<CommitLog>>,
+    ) -> io::Result<Self> {
         check_state_version(directory.as_fd())?;
         let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
         let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
         Ok(Self {
+            path,
             directory,
+            commit_log,
             lock,
             index: known,
             clock: Arc::clone(newest),
             compact_at: long,
             image_store: Mutex::default(),
+            last_checkpoint: Mutex::default(),
         })
     }
 
@@ -208,9 +240,39 @@ impl Journal {
         (0..known.entries.len()).map(|position| known.load(position)).collect()
     }
 
-    /// IDs of the changes without an outcome, or with images that are still to be evicted.
-    pub(crate) fn unsettled(&self) -> io::Result<Vec<String>> {
-        Ok(self.unresolved()?.into_iter().map(|entry| entry.change.change).collect())
+    /// Whether crashed processes may have left something to settle, or the log is long: then it has to be read whole.
+    /// Reads no more than what came to it since the last checkpoint.
+    pub(crate) fn needs_recovery(&self) -> io::Result<bool> {
+        let log = Arc::clone(&self.lock_index().log);
+        let checkpoint = JournalCheckpoint::load(&self.directory, &log)?;
+        let mut tail = LogTail { newest: checkpoint.newest, ..LogTail::default() };
+        let mut end = checkpoint.offset;
+        read_lines(&log, &mut end, |line, _| {
+            tail.apply(line);
+            Ok(())
+        })?;
+        self.clock.observe(tail.newest);
+        let is_settled = tail.pending.is_empty() && !tail.has_evictions;
+        if is_settled && end >= checkpoint.offset + INTERVAL_BYTES {
+            // Without it, the next start reads more.
+            let _ = JournalCheckpoint { offset: end, newest: tail.newest, ..checkpoint }.store(&self.directory);
+        }
+        Ok(!is_settled || end >= MAX_LOG_BYTES)
+    }
+
+    /// Writes a checkpoint now and then, if no change is under way. Called after what was evicted is deleted.
+    pub(crate) fn checkpoint(&self) {
+        let known = self.lock_index();
+        let Ok(stat) = fstat(&known.log) else { return };
+        let mut last = self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner);
+        let inode = FileStat::from_stat(&stat).id.inode;
+        if last.inode == inode && known.read < last.offset + INTERVAL_BYTES || known.has_pending() {
+            return;
+        }
+        let checkpoint = JournalCheckpoint { inode, offset: known.read, newest: self.clock.newest() };
+        if checkpoint.store(&self.directory).is_ok() {
+            *last = checkpoint;
+        }
     }
 
     /// Changes without an outcome, or with images that are still to be evicted.
@@ -249,7 +311,7 @@ impl Journal {
 
     /// Writes an intent, and starts to put it on disk. `Unsupported` if a newer version has written to the journal.
     pub(crate) fn log_intent(&self, change: JournalChange) -> io::Result<IntentFlush> {
-        Ok(IntentFlush { log: self.append(&JournalLine::Intent(change))? })
+        self.begin_flush(&self.append(&JournalLine::Intent(change))?)
     }
 
     /// Writes the outcome of a change, which a newer version does not prevent. It is on disk with the next intent.
@@ -259,10 +321,17 @@ impl Journal {
 
     /// The same, on disk when this returns.
     pub(crate) fn log_outcome_durably(&self, outcome: &JournalLine) -> io::Result<()> {
-        IntentFlush { log: self.append(outcome)? }.wait()
+        self.begin_flush(&self.append(outcome)?)?.wait()
     }
 
-    fn append(&self, line: &JournalLine) -> io::Result<Arc<OwnedFd>> {
+    /// Starts a flush of the log up to the end of a line.
+    fn begin_flush(&self, line: &AppendedLine) -> io::Result<IntentFlush> {
+        let Some(commit_log) = &self.commit_log else { return Ok(IntentFlush::Own(Arc::clone(&line.log))) };
+        commit_log.cover(&CoveredFile::new(self.path.join(LOG), Arc::clone(&line.log))?, line.end)?;
+        Ok(IntentFlush::Shared(commit_log.begin_flush()))
+    }
+
+    fn append(&self, line: &JournalLine) -> io::Result<AppendedLine> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
@@ -275,7 +344,7 @@ impl Journal {
             known.write(&bytes)
         });
         release_lock(&self.lock);
-        written.map(|()| Arc::clone(&known.log))
+        written.map(|end| AppendedLine { log: Arc::clone(&known.log), end })
     }
 
     /// Whether the log, as it was last read, is long enough to compact.

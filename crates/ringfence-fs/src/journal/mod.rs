@@ -6,6 +6,7 @@
 //!
 //! Not here: undoing changes (`undo/`), and who may (`tools/undo.rs`).
 
+mod checkpoint;
 pub(crate) mod effect;
 pub(crate) mod images;
 pub(crate) mod index;

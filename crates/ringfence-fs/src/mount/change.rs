@@ -71,6 +71,7 @@ impl PendingChange<'_> {
         }
         delete_images(mount, &journal.make_room(&self.change, &self.session, &self.limits));
         mount.compact_journal(journal);
+        journal.checkpoint();
     }
 }
 

@@ -47,14 +47,11 @@ pub(crate) fn recover(mount: &Mount, lock: &HeldLock) -> Result<(), ToolError> {
 /// version.
 pub(crate) fn recover_all(mount: &Mount) -> Result<(), ToolError> {
     let Some(journal) = &mount.journal else { return Ok(()) };
-    let unsettled = match journal.unsettled() {
+    match journal.needs_recovery() {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => return Err(journal_read_error(error)),
         // One that cannot be read now is left to the change that needs it.
-        Err(_) => return Ok(()),
-        Ok(unsettled) => unsettled,
-    };
-    if unsettled.is_empty() {
-        return Ok(());
+        Ok(false) | Err(_) => return Ok(()),
+        Ok(true) => {}
     }
     // Under the exclusive lock, every change without an outcome belongs to a crashed process. Where another process has
     // it, the next change recovers.

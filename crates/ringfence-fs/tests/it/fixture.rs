@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_crewagent::{RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard};
-use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec, ResolverBackend};
+use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec, ResolverBackend, StagingMode};
 use ringfence_kernel::{
     CallLimits, Dialect, ErrorKind, Host, HostConfig, LayeredRules, PolicyLayer, PolicyRule, Preset, Session, ToolCall,
     ToolRegistry,
@@ -63,8 +63,13 @@ impl FsFixtureConfig {
         }
     }
 
+    /// The second backend also stages files under a name, as on file systems that have no other way.
     pub(crate) fn on(mut self, backend: ResolverBackend) -> Self {
         self.options.backend = backend;
+        self.options.staging = match backend {
+            ResolverBackend::Best => StagingMode::Unnamed,
+            ResolverBackend::CapStd => StagingMode::Named,
+        };
         self
     }
 }

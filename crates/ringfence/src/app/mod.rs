@@ -24,7 +24,7 @@ use ringfence_crewagent::{
 };
 use ringfence_fs::{
     Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
-    WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
+    StagingMode, WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
 };
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
@@ -133,7 +133,8 @@ pub fn create_workflow_run(settings: &AppSettings, environment: &Environment) ->
     let entry = match &settings.graph {
         None => String::new(),
         Some(graph) => {
-            let fence = fence(settings, mounts(settings, environment, &project, None)?)?;
+            let commit_log = CommitLog::open(&settings.state).map_err(AppError::CommitLog)?;
+            let fence = fence(settings, mounts(settings, environment, &project, None)?, &commit_log)?;
             WorkflowGraphSource::new(&fence, graph)?.load().map_err(AppError::Graph)?.entry_node_id
         }
     };
@@ -295,7 +296,7 @@ fn build_app_for(
     let every_mount = std::iter::once(&mounts.0).chain(&mounts.1).cloned().collect();
     // Before anything reads the journals or the audit log: it gives back what a power cut took from them.
     let commit_log = CommitLog::open(&settings.state).map_err(AppError::CommitLog)?;
-    let mut fence = fence(&settings, mounts)?;
+    let mut fence = fence(&settings, mounts, &commit_log)?;
     let mut unknown_agent = None;
     let graph = guard_workflow(&mut fence, &settings, run.as_deref())?;
     if let (Some(graph), None, false) = (graph, &settings.agent, matches!(who, SessionKind::Person)) {
@@ -440,15 +441,20 @@ fn mount_id(mount: &MountSpec) -> String {
     content_id(mount.path.as_os_str().as_encoded_bytes())
 }
 
-fn fence(settings: &AppSettings, (workspace, others): (MountSpec, Vec<MountSpec>)) -> Result<Fence, AppError> {
+fn fence(
+    settings: &AppSettings,
+    (workspace, others): (MountSpec, Vec<MountSpec>),
+    commit_log: &Arc<CommitLog>,
+) -> Result<Fence, AppError> {
     let options = FenceOptions {
         backend: ResolverBackend::Best,
         durability: settings.durability,
+        staging: StagingMode::Unnamed,
         names: settings.names,
         journal: JournalMode::On,
         run_state: Some(RUN_STATE),
     };
-    Ok(Fence::new(workspace, others, &settings.state, options)?)
+    Ok(Fence::with_commit_log(workspace, others, &settings.state, options, Arc::clone(commit_log))?)
 }
 
 /// The jail for programs on the workspace. The first program starts it.
@@ -500,7 +506,7 @@ fn audit_sink(
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
     refuse_newer_store(&settings.state)?;
-    let mut chain = AuditLog::open(&settings.state)?.with_commit_log(commit_log, BeginDurability::Immediate);
+    let mut chain = AuditLog::open(&settings.state)?.with_commit_log(commit_log, BeginDurability::Deferred);
     refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);

@@ -15,9 +15,9 @@ use crate::snapshot::snapshot;
 /// What a newer version left in the state of the workspace.
 type NewerState = fn(&FsFixture);
 
-const NEWER_STATES: [(&str, NewerState); 7] = [
-    ("the journal has a newer version", |world| write(&journal_of(world).join("version"), b"2\n")),
-    ("the locks have a newer version", |world| write(&locks_of(world).join("version"), b"2\n")),
+const NEWER_STATES: [(&str, NewerState); 6] = [
+    ("the journal has a newer version", |world| write(&journal_of(world).join("version"), b"3\n")),
+    ("the locks have a newer version", |world| write(&locks_of(world).join("version"), b"3\n")),
     ("the version is not a number", |world| write(&locks_of(world).join("version"), b"two")),
     ("a journal record of an unknown kind", |world| {
         append(&journal_of(world).join("log"), b"{\"record\":\"renamed\",\"change\":\"c-1\"}\n");
@@ -27,14 +27,10 @@ const NEWER_STATES: [(&str, NewerState); 7] = [
             "call": "1", "tool": "write_file", "effects": [{"effect": "compressed", "path": "f"}]});
         append(&journal_of(world).join("log"), format!("{intent}\n").as_bytes());
     }),
-    ("an intent of an unknown kind", |world| {
-        for stripe in 0..256 {
-            write(&locks_of(world).join(format!("{stripe:02x}")), b"clone\x007,8\0d\0f\0c-1\0.");
-        }
-    }),
-    ("a transaction record with an unknown step", |world| {
-        write(&locks_of(world).join("batch-c-1"), b".\0clone@@\x007:0:0\x008:0:0\0\0f\0.t\0\0.\0");
-        write(&locks_of(world).join("tree"), b"c-1.");
+    ("a journal record with an unknown step", |world| {
+        let intent = json!({"record": "intent", "change": "c-1", "at": "2026-01-01T00:00:00.000Z", "session": "test",
+            "call": "1", "tool": "write_file", "effects": [], "steps": [{"step": "clone", "name": "f"}]});
+        append(&journal_of(world).join("log"), format!("{intent}\n").as_bytes());
     }),
 ];
 
@@ -109,13 +105,53 @@ fn a_process_that_is_running_changes_nothing_after_a_newer_version_wrote() {
 }
 
 #[test]
-fn the_state_of_this_version_is_opened_with_and_without_a_version_file() {
+fn a_lock_note_of_a_newer_version_stops_the_change() {
     let world = sample();
-    open(&world).unwrap();
-    for directory in [journal_of(&world), locks_of(&world)] {
-        write(&directory.join("version"), b"1\n");
+    for stripe in 0..256 {
+        write(&locks_of(&world).join(format!("{stripe:02x}")), b"clone\x007,8\0d\0f\0c-1\0.");
     }
-    open(&world).unwrap();
+    let answer = world.call("write_file", &json!({"path": "f", "content": "three"}));
+    assert_eq!(answer.error, Some(ErrorKind::Unavailable), "{}", answer.text);
+    assert_eq!(world.read("f"), "two");
+}
+
+#[test]
+fn the_state_of_an_earlier_version_is_migrated() {
+    let world = sample();
+    let version = |directory: PathBuf| std::fs::read_to_string(directory.join("version")).unwrap();
+    for earlier in [Some(b"1\n"), None] {
+        for directory in [journal_of(&world), locks_of(&world)] {
+            std::fs::remove_file(directory.join("version")).unwrap();
+            if let Some(earlier) = earlier {
+                write(&directory.join("version"), earlier);
+            }
+        }
+        open(&world).unwrap();
+        assert_eq!([version(journal_of(&world)), version(locks_of(&world))], ["2\n", "2\n"]);
+    }
     world.value("undo", &json!({}));
     assert_eq!(world.read("f"), "one");
+}
+
+#[test]
+fn an_interrupted_change_of_an_earlier_version_is_left_to_that_version() {
+    type LeftBehind = fn(&FsFixture);
+    let left: [LeftBehind; 2] = [
+        |world| write(&locks_of(world).join("7f"), b"step\0\0c-1\0."),
+        |world| write(&locks_of(world).join("batch-c-1"), b".\0"),
+    ];
+    for left in left {
+        let world = sample();
+        for directory in [journal_of(&world), locks_of(&world)] {
+            std::fs::remove_file(directory.join("version")).unwrap();
+        }
+        left(&world);
+        let before = snapshot(world.host_path());
+        assert_eq!(
+            open(&world).map(drop).unwrap_err().to_string(),
+            "an earlier version of Ringfence was interrupted in a change of the mount `w`; start that version once, \
+             which recovers it"
+        );
+        assert_eq!(snapshot(world.host_path()), before);
+    }
 }
