@@ -15,6 +15,7 @@ use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::root::Durability;
 use crate::sys::own_files::{SAFE_OPEN, names_in, write_all};
 use crate::sys::stat::FileId;
 use crate::sys::syscall::{fdatasync, flock, fsync, ftruncate, openat, pread, pwrite, renameat};
@@ -45,6 +46,15 @@ const RECOVERY: &str = "recovery";
 /// Beginnings of the intents and names of the records that version 1 left beside the locks.
 const EARLIER_INTENTS: [&[u8]; 4] = [b"remove\0", b"overwrite\0", b"step\0", b"append\0"];
 const EARLIER_RECORDS: [&str; 2] = ["batch-", "done-"];
+
+/// The state that an earlier version left.
+enum EarlierState {
+    /// Nothing was ever changed.
+    Missing,
+    Settled,
+    /// A process died in the middle of a change.
+    Interrupted,
+}
 
 /// The locks of one mount.
 #[derive(Debug)]
@@ -163,14 +173,18 @@ impl LockTable {
                 None => std::thread::sleep(LONGEST_PAUSE),
             }
         };
-        if self.has_earlier_intents()? {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        directories().try_for_each(write_version)
+        let durability = match self.earlier_state()? {
+            EarlierState::Interrupted => return Err(io::ErrorKind::InvalidData.into()),
+            EarlierState::Settled => Durability::Full,
+            // There is nothing that a process of version 1 could misread.
+            EarlierState::Missing => Durability::Ordered,
+        };
+        directories().try_for_each(|directory| write_version(directory, durability))
     }
 
-    /// Whether a process of version 1 died in the middle of a change.
-    fn has_earlier_intents(&self) -> io::Result<bool> {
+    /// What version 1 left beside the locks.
+    fn earlier_state(&self) -> io::Result<EarlierState> {
+        let mut found = EarlierState::Missing;
         let is_stripe =
             |name: &str| u64::from_str_radix(name, 16).is_ok_and(|it| it < STRIPES && stripe_name(it) == name);
         for name in names_in(self.directory.as_fd(), usize::MAX)? {
@@ -178,10 +192,13 @@ impl LockTable {
             if EARLIER_RECORDS.iter().any(|prefix| name.starts_with(prefix))
                 || (is_stripe(&name) && pread(self.open(&name)?, &mut byte, 0)? > 0)
             {
-                return Ok(true);
+                return Ok(EarlierState::Interrupted);
+            }
+            if is_stripe(&name) {
+                found = EarlierState::Settled;
             }
         }
-        Ok(false)
+        Ok(found)
     }
 
     fn wait_for(&self, name: &str, operation: FlockOperation, cx: &CallContext<'_>) -> Result<HeldLock, ToolError> {
@@ -224,11 +241,14 @@ fn state_version(directory: BorrowedFd<'_>) -> io::Result<u32> {
     version.filter(|version| *version <= STATE_VERSION).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-fn write_version(directory: BorrowedFd<'_>) -> io::Result<()> {
+fn write_version(directory: BorrowedFd<'_>, durability: Durability) -> io::Result<()> {
     const NEW: &str = "version.new";
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | SAFE_OPEN;
     let file = openat(directory, NEW, flags, Mode::RUSR | Mode::WUSR)?;
     write_all(file.as_fd(), format!("{STATE_VERSION}\n").as_bytes())?;
+    if durability == Durability::Ordered {
+        return Ok(renameat(directory, NEW, directory, VERSION_FILE)?);
+    }
     fdatasync(&file)?;
     renameat(directory, NEW, directory, VERSION_FILE)?;
     Ok(fsync(directory)?)

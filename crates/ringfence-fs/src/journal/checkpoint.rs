@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::log::JournalLine;
+use crate::journal::line::JournalLine;
 use crate::sys::own_files::{SAFE_OPEN, write_all};
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, openat, pread, renameat};

@@ -4,6 +4,7 @@
 //! read and never used; as long as it is there, nothing on the mount is changed.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
@@ -20,14 +21,14 @@ use crate::root::{FileToReplace, MountRoot, rename_noreplace, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::{FileRef, InodeIdentity};
 use crate::sys::own_files::{SAFE_OPEN, names_in, write_all};
-use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdirat, openat, unlinkat};
 
 /// The directory, open.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PreImageStore {
-    fd: OwnedFd,
-    pub(crate) device: u64,
+    fd: Arc<OwnedFd>,
+    id: FileId,
 }
 
 impl Journal {
@@ -35,6 +36,9 @@ impl Journal {
     pub(crate) fn check_image_store(&self, mount: &MountRoot) -> Result<(), ToolError> {
         let fail = |errno| errno_error(errno, IMAGE_DIR);
         let Some(found) = stat(mount.root.as_fd(), IMAGE_DIR.as_bytes()).map_err(fail)? else { return Ok(()) };
+        if self.held_store(&found).is_some() {
+            return Ok(());
+        }
         match self.is_owner(self.image_store_identity(mount, &found)).map_err(fail)? {
             true if is_private(&found) => Ok(()),
             true => Err(exposed_store_error()),
@@ -54,17 +58,36 @@ impl Journal {
 
     /// The same where it matters why there is none: what belongs there is not thrown away because it cannot be opened now.
     pub(crate) fn find_image_store(&self, mount: &MountRoot) -> Result<Option<PreImageStore>, Errno> {
+        let Some(found) = stat(mount.root.as_fd(), IMAGE_DIR.as_bytes())? else { return Ok(None) };
+        if let Some(held) = self.held_store(&found) {
+            return Ok(Some(held));
+        }
         let keep = match open(mount) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
             keep => keep?,
         };
-        Ok(self.is_owner(keep.identity()?)?.then_some(keep))
+        if !self.is_owner(keep.identity()?)? {
+            return Ok(None);
+        }
+        *self.open_store.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep.clone());
+        Ok(Some(keep))
+    }
+
+    /// The directory that was opened before, if it still has its name and is private. While it is held, its inode is not
+    /// given to another.
+    fn held_store(&self, found: &FileStat) -> Option<PreImageStore> {
+        let held = self.open_store.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        held.filter(|held| held.id == found.id && is_private(found))
     }
 
     /// The directory, made if there is none.
     pub(crate) fn create_image_store(&self, mount: &MountRoot) -> Result<PreImageStore, ToolError> {
-        self.check_image_store(mount)?;
         let fail = |errno| errno_error(errno, IMAGE_DIR);
+        let found = stat(mount.root.as_fd(), IMAGE_DIR.as_bytes()).map_err(fail)?;
+        if let Some(held) = found.and_then(|found| self.held_store(&found)) {
+            return Ok(held);
+        }
+        self.check_image_store(mount)?;
         if let Some(keep) = self.image_store(mount) {
             let identity = keep.identity().map_err(fail)?;
             if identity.birth_time.is_some() && !self.has_birth_time() {
@@ -107,6 +130,10 @@ impl Journal {
 impl PreImageStore {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub(crate) fn device(&self) -> u64 {
+        self.id.device
     }
 
     fn identity(&self) -> Result<InodeIdentity, Errno> {
@@ -199,7 +226,7 @@ fn open(mount: &MountRoot) -> Result<PreImageStore, Errno> {
     if !is_private(&stamp) {
         return Err(Errno::ACCESS);
     }
-    Ok(PreImageStore { fd, device: stamp.id.device })
+    Ok(PreImageStore { fd: Arc::new(fd), id: stamp.id })
 }
 
 /// One that others can write to is not as we made it, whatever its inode is.

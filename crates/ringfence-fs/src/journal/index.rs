@@ -16,7 +16,9 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 
 use crate::journal::effect::JournalEffect;
-use crate::journal::log::{ChangeSequenceCounter, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner};
+use crate::journal::line::{
+    ChangeSequenceCounter, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner,
+};
 use crate::journal::state::{FileState, FileStateKind};
 use crate::sys::own_files::{truncate_durably, write_all};
 use crate::sys::stat::FileStat;

@@ -10,6 +10,7 @@ mod checkpoint;
 pub(crate) mod effect;
 pub(crate) mod images;
 pub(crate) mod index;
+pub(crate) mod line;
 pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod state;
@@ -21,9 +22,8 @@ use rustix::io::Errno;
 
 pub(crate) use self::effect::JournalEffect;
 pub(crate) use self::images::PreImageStore;
-pub(crate) use self::log::{
-    ChangeSequenceCounter, ChangeStatus, IntentFlush, Journal, JournalChange, JournalEntry, JournalLine,
-};
+pub(crate) use self::line::{ChangeSequenceCounter, ChangeStatus, JournalChange, JournalEntry, JournalLine};
+pub(crate) use self::log::{IntentFlush, Journal};
 pub(crate) use self::record::{EscapedPath, FileIdentity, StagingName, TxnEntry, TxnStep};
 pub(crate) use self::state::{FileState, FileStateDepth, FileStateKind, cost};
 use crate::lock::INSTALL_NEWER;

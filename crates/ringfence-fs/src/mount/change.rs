@@ -93,7 +93,7 @@ impl Mount {
         let keep = journal.create_image_store(self)?;
         let image = image_name(ticket.change_id(), position.index);
         let here = fstat(parent).map(|stat| FileStat::from_stat(&stat).id.device).unwrap_or_default();
-        if old.stat.links == 1 && here == keep.device {
+        if old.stat.links == 1 && here == keep.device() {
             return Ok(DisplacedFileAction::Stored { image });
         }
         self.reserve(ticket)?;

@@ -155,6 +155,15 @@ impl TestSite {
     }
 }
 
+impl TestSite {
+    /// Files that wait in the image store, with the pre-images that are there.
+    pub(crate) fn stored_files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.workspace.join(".ringfence")).into_iter().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != ".gitignore").collect()
+    }
+}
+
 impl Deref for TestSite {
     type Target = TestWorld;
 

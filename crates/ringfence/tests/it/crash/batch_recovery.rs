@@ -53,11 +53,13 @@ fn a_batch_in_a_directory_that_was_moved_after_a_crash_is_cleaned_up_where_it_is
         return;
     }
     let patch = "--- d/f1\n+++ d/f1\n@@ -1 +1 @@\n-one\n+ONE\n--- d/f2\n+++ d/f2\n@@ -1 +1 @@\n-two\n+TWO\n";
-    let crashed = |nth| {
+    let crashed = |call, nth| {
         let site = TestSite::in_memory();
         site.write("d/f1", "one\n");
         site.write("d/f2", "two\n");
-        let point = CrashPoint { call: "renameat2", nth, tamper: CrashTamper::Kill };
+        // Files of ours are made, and their syncs not counted.
+        trigger_recovery(&site);
+        let point = CrashPoint { call, nth, tamper: CrashTamper::Kill };
         assert!(call_under_strace(&site, point, "apply_patch", &json!({"patch": patch})).reached);
         std::fs::create_dir(site.workspace.join("below")).unwrap();
         std::fs::rename(site.workspace.join("d"), site.workspace.join("below/e")).unwrap();
@@ -66,7 +68,7 @@ fn a_batch_in_a_directory_that_was_moved_after_a_crash_is_cleaned_up_where_it_is
     let both = |site: &TestSite, directory: &str| ["f1", "f2"].map(|name| site.read(&format!("{directory}/{name}")));
     // Half of it was done: that half is rolled back, with another directory at the old path too.
     for another in [false, true] {
-        let site = crashed(2);
+        let site = crashed("renameat2", 2);
         if another {
             site.write("d/f1", "of a person\n");
         }
@@ -75,8 +77,8 @@ fn a_batch_in_a_directory_that_was_moved_after_a_crash_is_cleaned_up_where_it_is
         assert_eq!(site.temp_files(), [""; 0]);
         assert!(!another || site.read("d/f1") == "of a person\n");
     }
-    // All of it was done: what it displaced is kept.
-    let site = crashed(3);
+    // All of it was done, and the directory is about to be synced after the two files: what it displaced is kept.
+    let site = crashed("fsync", 3);
     trigger_recovery(&site);
     assert_eq!(both(&site, "below/e"), ["ONE\n", "TWO\n"]);
     assert_eq!(site.temp_files(), [""; 0]);

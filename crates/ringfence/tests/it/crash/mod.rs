@@ -30,6 +30,7 @@ const CHANGING_SYSCALLS: &[&str] = &[
     "fdatasync",
     "renameat2",
     "renameat",
+    "linkat",
     "unlinkat",
     "ftruncate",
     "fchmod",
