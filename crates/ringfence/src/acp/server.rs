@@ -16,10 +16,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::acp::connection::{
-    AcpClientConnection, AcpError, AcpMessage, AcpResponder, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST,
-    METHOD_NOT_FOUND, RESOURCE_NOT_FOUND,
-};
+use crate::acp::connection::{AcpClientConnection, AcpMessage, AcpResponder, RESOURCE_NOT_FOUND};
 use crate::acp::permission::AcpApprover;
 use crate::acp::types::{
     AcpListSessionsRequest, AcpLoadSessionRequest, AcpNewSessionRequest, AcpPromptRequest, AcpSessionRequest,
@@ -31,6 +28,7 @@ use crate::agent::{AgentBuilder, AgentError, open_model};
 use crate::app::session_mode::{SessionMode, SharedSessionMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
+use crate::codec::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, JsonRpcError, METHOD_NOT_FOUND};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::{error_chain, print_error};
 use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptWriter};
@@ -108,7 +106,7 @@ impl AcpServer {
                     reply.respond(opened);
                 });
             }
-            other => reply.respond(Err(AcpError::new(METHOD_NOT_FOUND, format!("unknown method `{other}`")))),
+            other => reply.respond(Err(JsonRpcError::new(METHOD_NOT_FOUND, format!("unknown method `{other}`")))),
         }
     }
 
@@ -117,13 +115,13 @@ impl AcpServer {
         self.sessions().values().for_each(|acp_session| acp_session.cancel());
     }
 
-    async fn new_session(&self, given: Value) -> Result<Value, AcpError> {
+    async fn new_session(&self, given: Value) -> Result<Value, JsonRpcError> {
         let new: AcpNewSessionRequest = parse_params(given)?;
         let (id, modes_now) = self.open_session(&new, None).await?;
         Ok(json!({"sessionId": id, "modes": modes_now}))
     }
 
-    async fn load_session(&self, given: Value, again: ReplayMode) -> Result<Value, AcpError> {
+    async fn load_session(&self, given: Value, again: ReplayMode) -> Result<Value, JsonRpcError> {
         let AcpLoadSessionRequest { session_id, new } = parse_params(given)?;
         if let Ok(acp_session) = self.session(&session_id) {
             acp_session.check_idle()?;
@@ -139,9 +137,9 @@ impl AcpServer {
         &self,
         new: &AcpNewSessionRequest,
         known: Option<(String, ReplayMode)>,
-    ) -> Result<(String, Value), AcpError> {
+    ) -> Result<(String, Value), JsonRpcError> {
         if self.sessions().len() >= MAX_SESSIONS {
-            return Err(AcpError::new(INVALID_REQUEST, "too many open sessions; close some"));
+            return Err(JsonRpcError::new(INVALID_REQUEST, "too many open sessions; close some"));
         }
         if !new.mcp_servers.is_empty() {
             print_error(
@@ -167,7 +165,8 @@ impl AcpServer {
             };
             making.build(id.as_deref())
         });
-        let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be created"))??;
+        let mut made =
+            made.await.map_err(|_| JsonRpcError::new(INTERNAL_ERROR, "the session could not be created"))??;
         let id = made.app.session.id.clone();
         screen.set_session(&id);
         let messages = match (&mut made.resumed, again) {
@@ -197,18 +196,18 @@ impl AcpServer {
         }
     }
 
-    fn set_mode(&self, given: Value) -> Result<Value, AcpError> {
+    fn set_mode(&self, given: Value) -> Result<Value, JsonRpcError> {
         let AcpSetModeRequest { session_id, mode_id } = parse_params(given)?;
         let acp_session = self.session(&session_id)?;
         let mode = SessionMode::from_name(&mode_id).ok_or_else(|| {
             let names = SessionMode::ALL.map(SessionMode::name).join(", ");
-            AcpError::new(INVALID_PARAMS, format!("unknown mode; available modes: {names}"))
+            JsonRpcError::new(INVALID_PARAMS, format!("unknown mode; available modes: {names}"))
         })?;
         acp_session.mode.set(mode);
         Ok(json!({}))
     }
 
-    fn close_session(&self, given: Value) -> Result<Value, AcpError> {
+    fn close_session(&self, given: Value) -> Result<Value, JsonRpcError> {
         let AcpSessionRequest { session_id } = parse_params(given)?;
         self.session(&session_id)?.cancel();
         self.sessions().remove(&session_id);
@@ -216,7 +215,7 @@ impl AcpServer {
     }
 
     /// The sessions of one workspace, or of all.
-    fn list_sessions(&self, given: Value) -> Result<Value, AcpError> {
+    fn list_sessions(&self, given: Value) -> Result<Value, JsonRpcError> {
         let wanted: AcpListSessionsRequest =
             if given.is_null() { AcpListSessionsRequest::default() } else { parse_params(given)? };
         // One may be declared twice.
@@ -236,14 +235,14 @@ impl AcpServer {
     }
 
     /// The workspace that an editor has open, and its settings.
-    fn settings_for(&self, cwd: &str) -> Result<(PathBuf, AppSettings), AcpError> {
+    fn settings_for(&self, cwd: &str) -> Result<(PathBuf, AppSettings), JsonRpcError> {
         let directory = std::fs::canonicalize(cwd).ok().filter(|_| cwd.starts_with('/'));
         let found = directory.and_then(|directory| self.declared_workspaces().find(|(root, _)| *root == directory));
         found.ok_or_else(|| {
             let message = "the session's directory is not a declared workspace: declare it in your config file \
                            (`~/.config/ringfence/config.toml`) under `[workspaces]`, such as `name = \"~/project\"`, or \
                            start `ringfence acp --workspace DIR`";
-            AcpError::new(INVALID_PARAMS, message)
+            JsonRpcError::new(INVALID_PARAMS, message)
         })
     }
 
@@ -258,10 +257,10 @@ impl AcpServer {
         })
     }
 
-    fn session(&self, id: &str) -> Result<Arc<AcpSession>, AcpError> {
+    fn session(&self, id: &str) -> Result<Arc<AcpSession>, JsonRpcError> {
         let found = self.sessions().get(id).cloned();
         found.ok_or_else(|| {
-            AcpError::new(RESOURCE_NOT_FOUND, "no open session with that id; use `session/load` to open it")
+            JsonRpcError::new(RESOURCE_NOT_FOUND, "no open session with that id; use `session/load` to open it")
         })
     }
 
@@ -272,7 +271,7 @@ impl AcpServer {
 
 impl AcpSession {
     /// From now on a prompt is worked on.
-    fn start_prompt(self: &Arc<Self>) -> Result<AcpPromptGuard, AcpError> {
+    fn start_prompt(self: &Arc<Self>) -> Result<AcpPromptGuard, JsonRpcError> {
         let mut at_work = self.running_prompt();
         if at_work.is_some() {
             return Err(busy_error());
@@ -282,7 +281,7 @@ impl AcpSession {
         Ok(AcpPromptGuard { session: Arc::clone(self), cancel })
     }
 
-    fn check_idle(&self) -> Result<(), AcpError> {
+    fn check_idle(&self) -> Result<(), JsonRpcError> {
         if self.running_prompt().is_some() { Err(busy_error()) } else { Ok(()) }
     }
 
@@ -292,7 +291,7 @@ impl AcpSession {
         }
     }
 
-    async fn run_prompt(&self, prompt: &str, work: AcpPromptGuard) -> Result<Value, AcpError> {
+    async fn run_prompt(&self, prompt: &str, work: AcpPromptGuard) -> Result<Value, JsonRpcError> {
         let mut conversation = self.conversation.lock().await;
         let AcpConversation { agent, history, transcript: saved } = &mut *conversation;
         let outcome = agent.run(prompt, history, &work.cancel).await;
@@ -303,7 +302,7 @@ impl AcpSession {
         };
         match stop {
             Some(reason) => Ok(json!({ "stopReason": reason })),
-            None => Err(AcpError::new(INTERNAL_ERROR, outcome.stop_reason.explain())),
+            None => Err(JsonRpcError::new(INTERNAL_ERROR, outcome.stop_reason.explain())),
         }
     }
 
@@ -312,8 +311,8 @@ impl AcpSession {
     }
 }
 
-fn busy_error() -> AcpError {
-    AcpError::new(INVALID_REQUEST, "a prompt is still running in this session; cancel it or wait")
+fn busy_error() -> JsonRpcError {
+    JsonRpcError::new(INVALID_REQUEST, "a prompt is still running in this session; cancel it or wait")
 }
 
 /// A prompt that is worked on, for as long as this is held.
@@ -332,7 +331,7 @@ fn approver(settings: &AppSettings, screen: &Arc<AcpSessionUpdates>) -> Box<dyn 
     approver_for(settings, || Box::new(AcpApprover { updates: Arc::clone(screen) }))
 }
 
-impl From<AgentError> for AcpError {
+impl From<AgentError> for JsonRpcError {
     fn from(failure: AgentError) -> Self {
         let code = match &failure {
             AgentError::Session(SqliteTranscriptError::Unknown(_) | SqliteTranscriptError::None) => RESOURCE_NOT_FOUND,
@@ -342,7 +341,7 @@ impl From<AgentError> for AcpError {
     }
 }
 
-impl From<SqliteTranscriptError> for AcpError {
+impl From<SqliteTranscriptError> for JsonRpcError {
     fn from(error: SqliteTranscriptError) -> Self {
         AgentError::from(error).into()
     }

@@ -19,7 +19,7 @@ use axum::response::Response;
 use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
-use ringfence_kernel::{AuthScope, StrictJsonError, check_json};
+use ringfence_kernel::AuthScope;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::app::taint::TokenTaint;
+use crate::codec::jsonrpc::check_message;
 use crate::http::ENVELOPE_BYTES;
 use crate::http::listener::ConnectionHandle;
 use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
@@ -304,12 +305,8 @@ impl McpEventStream {
 
 /// The error response for a body that is not JSON, or has duplicate keys.
 fn json_error(body: &[u8]) -> Option<Response> {
-    let (code, message) = match check_json(body) {
-        Ok(()) => return None,
-        Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
-        Err(StrictJsonError::DuplicateKey(detail)) => (-32600, detail),
-    };
-    let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
+    let error = check_message(body).err()?.error;
+    let error = json!({"jsonrpc": "2.0", "error": {"code": error.code(), "message": error.to_string()}});
     let mut response = text_response(StatusCode::BAD_REQUEST, &error.to_string());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Some(response)
