@@ -31,6 +31,7 @@ use crate::approval::approver_for;
 use crate::codec::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, JsonRpcError, METHOD_NOT_FOUND};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::{error_chain, print_error};
+use crate::store::SqliteStore;
 use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptWriter};
 
 /// More sessions than this no editor has open.
@@ -226,7 +227,7 @@ impl AcpServer {
         let mut listed = Vec::new();
         for (root, settings) in workspaces {
             let directory = workspace_id(&settings, &self.environment).map_err(AgentError::from)?;
-            for head in SqliteTranscripts::new(&settings.state).list(&directory)? {
+            for head in SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state))).list(&directory)? {
                 let updated = humantime::format_rfc3339_millis(head.updated).to_string();
                 listed.push(json!({"sessionId": head.id, "cwd": root, "title": head.title, "updatedAt": updated}));
             }

@@ -25,6 +25,7 @@ use crate::app::session_mode::SharedSessionMode;
 use crate::app::{AgentSessionOptions, App, AppError, build_agent_app};
 use crate::config::agents::ProviderChoice;
 use crate::config::{AppSettings, Environment};
+use crate::store::SqliteStore;
 use crate::store::transcripts::{
     ResumedTranscript, SqliteTranscriptError, SqliteTranscripts, TranscriptHeader, TranscriptWriter,
 };
@@ -93,7 +94,7 @@ impl AgentBuilder<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, AgentError> {
         let Self { settings, environment, model, observer, approver, mode: modes, taint, tap: also } = self;
-        let sessions = SqliteTranscripts::new(&settings.state);
+        let sessions = SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state)));
         let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
         if let Some(ResumedTranscript { head, .. }) = &resumed

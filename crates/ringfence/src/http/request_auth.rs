@@ -40,7 +40,7 @@ pub(crate) enum AuthError {
     MissingToken,
     #[error("unknown token")]
     UnknownToken,
-    #[error("cannot read the token file")]
+    #[error("cannot read the tokens")]
     Unreadable,
 }
 
