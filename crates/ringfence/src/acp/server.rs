@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringfence_agent::{Agent, AgentObserver, MessageHistory};
+use ringfence_agent::AgentObserver;
 use ringfence_kernel::{Approver, SessionTaint};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -23,19 +23,22 @@ use crate::acp::types::{
     AcpSetModeRequest, capabilities, modes, parse_params, prompt_text, stop_reason,
 };
 use crate::acp::updates::AcpSessionUpdates;
-use crate::agent::events::outcome_json;
-use crate::agent::{AgentBuilder, AgentError, open_model};
+use crate::agent::{AgentBuilder, AgentConversation, AgentError, open_model};
 use crate::app::session_mode::{SessionMode, SharedSessionMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
 use crate::codec::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, JsonRpcError, METHOD_NOT_FOUND};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::{error_chain, print_error};
+use crate::session::live::{InFlightWork, LiveSession};
 use crate::store::SqliteStore;
-use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptWriter};
+use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts};
 
 /// More sessions than this no editor has open.
 const MAX_SESSIONS: usize = 32;
+
+/// ID of the one prompt that a session works on at a time.
+const PROMPT: &str = "prompt";
 
 /// Serves one client.
 #[derive(Debug)]
@@ -51,16 +54,8 @@ pub(super) struct AcpServer {
 struct AcpSession {
     root: PathBuf,
     mode: SharedSessionMode,
-    /// The prompt that is worked on.
-    running_prompt: Mutex<Option<CancellationToken>>,
-    conversation: tokio::sync::Mutex<AcpConversation>,
-}
-
-#[derive(Debug)]
-struct AcpConversation {
-    agent: Agent,
-    history: MessageHistory,
-    transcript: TranscriptWriter,
+    live: Arc<LiveSession>,
+    conversation: tokio::sync::Mutex<AgentConversation>,
 }
 
 /// Mode of opening an existing session.
@@ -84,7 +79,7 @@ impl AcpServer {
                     && let Ok(AcpSessionRequest { session_id }) = parse_params(given)
                     && let Ok(acp_session) = self.session(&session_id)
                 {
-                    acp_session.cancel();
+                    acp_session.live.cancel_all();
                 }
                 return;
             }
@@ -113,7 +108,7 @@ impl AcpServer {
 
     /// Cancels every prompt.
     pub(super) fn cancel_all(&self) {
-        self.sessions().values().for_each(|acp_session| acp_session.cancel());
+        self.sessions().values().for_each(|acp_session| acp_session.live.cancel_all());
     }
 
     async fn new_session(&self, given: Value) -> Result<Value, JsonRpcError> {
@@ -125,7 +120,9 @@ impl AcpServer {
     async fn load_session(&self, given: Value, again: ReplayMode) -> Result<Value, JsonRpcError> {
         let AcpLoadSessionRequest { session_id, new } = parse_params(given)?;
         if let Ok(acp_session) = self.session(&session_id) {
-            acp_session.check_idle()?;
+            if !acp_session.live.is_idle() {
+                return Err(busy_error());
+            }
             // It is opened again, from the stored transcript.
             self.sessions().remove(&session_id);
         }
@@ -174,10 +171,11 @@ impl AcpServer {
             (Some(resumed), Some(ReplayMode::Replay)) => resumed.messages.clone(),
             _ => Vec::new(),
         };
-        let (agent, history, saved) = made.start(&CancellationToken::new()).await?;
+        let conversation = made.start(&CancellationToken::new()).await?;
         screen.replay(&messages);
-        let conversation = tokio::sync::Mutex::new(AcpConversation { agent, history, transcript: saved });
-        let acp_session = AcpSession { root, mode: session_modes, running_prompt: Mutex::default(), conversation };
+        let live = LiveSession::new(Arc::clone(&conversation.agent.session), conversation.agent.host.clone());
+        let conversation = tokio::sync::Mutex::new(conversation);
+        let acp_session = AcpSession { root, mode: session_modes, live, conversation };
         self.sessions().insert(id.clone(), Arc::new(acp_session));
         Ok((id, modes(SessionMode::default())))
     }
@@ -186,12 +184,12 @@ impl AcpServer {
         let begun = parse_params(given).and_then(|AcpPromptRequest { session_id, prompt }| {
             let acp_session = self.session(&session_id)?;
             let text = prompt_text(&prompt, &acp_session.root)?;
-            let cancel = acp_session.start_prompt()?;
-            Ok((acp_session, text, cancel))
+            let work = acp_session.live.begin(PROMPT).ok_or_else(busy_error)?;
+            Ok((acp_session, text, work))
         });
         match begun {
-            Ok((acp_session, text, cancel)) => {
-                tasks.spawn(async move { reply.respond(acp_session.run_prompt(&text, cancel).await) });
+            Ok((acp_session, text, work)) => {
+                tasks.spawn(async move { reply.respond(acp_session.run_prompt(&text, work).await) });
             }
             Err(refusal) => reply.respond(Err(refusal)),
         }
@@ -210,7 +208,7 @@ impl AcpServer {
 
     fn close_session(&self, given: Value) -> Result<Value, JsonRpcError> {
         let AcpSessionRequest { session_id } = parse_params(given)?;
-        self.session(&session_id)?.cancel();
+        self.session(&session_id)?.live.cancel_all();
         self.sessions().remove(&session_id);
         Ok(json!({}))
     }
@@ -271,32 +269,10 @@ impl AcpServer {
 }
 
 impl AcpSession {
-    /// From now on a prompt is worked on.
-    fn start_prompt(self: &Arc<Self>) -> Result<AcpPromptGuard, JsonRpcError> {
-        let mut at_work = self.running_prompt();
-        if at_work.is_some() {
-            return Err(busy_error());
-        }
-        let cancel = CancellationToken::new();
-        *at_work = Some(cancel.clone());
-        Ok(AcpPromptGuard { session: Arc::clone(self), cancel })
-    }
-
-    fn check_idle(&self) -> Result<(), JsonRpcError> {
-        if self.running_prompt().is_some() { Err(busy_error()) } else { Ok(()) }
-    }
-
-    fn cancel(&self) {
-        if let Some(cancel) = &*self.running_prompt() {
-            cancel.cancel();
-        }
-    }
-
-    async fn run_prompt(&self, prompt: &str, work: AcpPromptGuard) -> Result<Value, JsonRpcError> {
+    async fn run_prompt(&self, prompt: &str, work: InFlightWork) -> Result<Value, JsonRpcError> {
         let mut conversation = self.conversation.lock().await;
-        let AcpConversation { agent, history, transcript: saved } = &mut *conversation;
-        let outcome = agent.run(prompt, history, &work.cancel).await;
-        saved.record_outcome(&outcome_json(&outcome))?;
+        let outcome = conversation.run(prompt, &work.cancel).await;
+        conversation.record(&outcome)?;
         let stop = match work.cancel.is_cancelled() {
             true => Some("cancelled"),
             false => stop_reason(&outcome.stop_reason),
@@ -306,26 +282,10 @@ impl AcpSession {
             None => Err(JsonRpcError::new(INTERNAL_ERROR, outcome.stop_reason.explain())),
         }
     }
-
-    fn running_prompt(&self) -> MutexGuard<'_, Option<CancellationToken>> {
-        self.running_prompt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn busy_error() -> JsonRpcError {
     JsonRpcError::new(INVALID_REQUEST, "a prompt is still running in this session; cancel it or wait")
-}
-
-/// A prompt that is worked on, for as long as this is held.
-struct AcpPromptGuard {
-    session: Arc<AcpSession>,
-    cancel: CancellationToken,
-}
-
-impl Drop for AcpPromptGuard {
-    fn drop(&mut self) {
-        *self.session.running_prompt() = None;
-    }
 }
 
 fn approver(settings: &AppSettings, screen: &Arc<AcpSessionUpdates>) -> Box<dyn Approver> {

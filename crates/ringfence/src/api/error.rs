@@ -13,7 +13,8 @@ use crate::app::AppError;
 use crate::store::transcripts::SqliteTranscriptError;
 
 /// An error response.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub(super) struct ApiError {
     status: StatusCode,
     kind: &'static str,

@@ -5,7 +5,6 @@ pub(crate) mod isolation_report;
 pub(crate) mod policy_text;
 pub mod roots;
 pub mod session_mode;
-pub(crate) mod taint;
 pub(crate) mod tool_listing;
 pub mod trust;
 

@@ -225,8 +225,7 @@ impl HttpServer {
             tokens: self.tokens,
             source: source.clone(),
             rate: api.rate(),
-            taint: api.taint(),
-            owners: api.owners(),
+            sessions: api.token_sessions(),
         };
         let mcp = front.http_router(app, shared, &stop);
         let api = api.open(&app.settings, source, stop.clone()).await?;
