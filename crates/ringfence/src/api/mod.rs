@@ -52,6 +52,7 @@ use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
 use crate::http::request_source::RequestSourceCheck;
 use crate::http::token_slots::AccessTokenSlots;
+use crate::process::messages::print_error;
 use crate::session::live::TokenSessions;
 use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
@@ -173,9 +174,12 @@ impl ApiBuilder {
             counts: RequestCounts::default(),
             document,
         });
-        // A session that cannot be opened again now is still in the store.
-        let _ = api.restore_sessions().await;
-        let _ = api.restore_runs().await;
+        // What cannot be restored now is still in the store.
+        for restored in [api.restore_sessions().await, api.restore_runs().await] {
+            if let Err(error) = restored {
+                print_error(&format!("cannot restore sessions and runs of the server: {error}"));
+            }
+        }
         let ending = Arc::clone(&api);
         tokio::spawn(async move {
             stop.cancelled().await;

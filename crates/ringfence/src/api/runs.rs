@@ -247,7 +247,13 @@ impl ApiState {
         let api = Arc::clone(self);
         let bodies = run_blocking(move || Ok(api.store.records(ApiTable::Runs)?)).await?;
         for body in bodies {
-            let Ok(mut kept) = serde_json::from_str::<StoredRun>(&body) else { continue };
+            let mut kept = match serde_json::from_str::<StoredRun>(&body) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    print_error(&format!("ignored a stored run that cannot be read: {error}"));
+                    continue;
+                }
+            };
             if kept.view.state == "running" {
                 "interrupted".clone_into(&mut kept.view.state);
             }

@@ -21,6 +21,7 @@ use crate::app::App;
 use crate::config::limits::LimitsConfigSection;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit, heaviest_token};
 use crate::process::lock::lock;
+use crate::process::messages::print_error;
 use crate::session::live::LiveSession;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
@@ -145,7 +146,13 @@ impl ApiState {
         let api = Arc::clone(self);
         let kept = run_blocking(move || Ok(api.store.records(ApiTable::Sessions)?)).await?;
         for body in kept {
-            let Ok(kept) = serde_json::from_str::<StoredSession>(&body) else { continue };
+            let kept = match serde_json::from_str::<StoredSession>(&body) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    print_error(&format!("ignored a stored session that cannot be read: {error}"));
+                    continue;
+                }
+            };
             if kept.view.ended.is_some() {
                 lock(&self.sessions.ended).push(kept);
                 continue;
@@ -157,7 +164,13 @@ impl ApiState {
                     Taint::ALL.into_iter().for_each(|bit| api_session.live.session.taint.add(bit));
                     lock(&self.sessions.open).insert(id, api_session);
                 }
-                Err(_) => self.close_session(kept).await?,
+                Err(error) => {
+                    print_error(&format!(
+                        "ended the session `{}`, which cannot be opened again: {error}",
+                        kept.view.id
+                    ));
+                    self.close_session(kept).await?;
+                }
             }
         }
         Ok(())

@@ -493,7 +493,9 @@ fn audit_sink(
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
     refuse_newer_store(&settings.state)?;
-    let mut chain = AuditLog::open(&settings.state)?;
+    let mut chain = AuditLog::open(&settings.state)?.with_close_report(|error| {
+        print_error(&format!("cannot sign the end of the audit log: {}", IoText(error)));
+    });
     refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);

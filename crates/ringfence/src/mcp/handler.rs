@@ -9,7 +9,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -42,6 +41,7 @@ use crate::mcp::resources::{self, ResourceEncoding};
 use crate::mcp::session::{McpRootsState, McpSession, McpSessionSource};
 use crate::mcp::tools::{ToolResultFormat, ToolResultSettings, call_result, tool};
 use crate::mcp::truncate;
+use crate::process::messages::{error_chain, print_error};
 
 /// The name of our question among those that a result can have.
 const APPROVAL_INPUT: &str = "approval";
@@ -459,11 +459,7 @@ impl Drop for McpServerHandler {
 
 /// The call cannot be made safely, or its outcome is unknown.
 fn internal_error(fatal: &HostError) -> ErrorData {
-    let mut text = fatal.to_string();
-    let mut cause = std::error::Error::source(fatal);
-    while let Some(error) = cause {
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
+    let text = error_chain(fatal);
+    print_error(&text);
     ErrorData::internal_error(text, None)
 }

@@ -13,6 +13,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::app::App;
 use crate::mcp::client_info::ProtocolEra;
 use crate::mcp::deferred::DeferredCalls;
+use crate::process::messages::{error_chain, print_error};
 use crate::session::live::{LiveSession, TokenSessions};
 use crate::store::tokens::TokenIdentity;
 
@@ -50,9 +51,10 @@ impl McpSession {
 
 impl Drop for McpSession {
     fn drop(&mut self) {
-        if !self.deferred.is_empty() {
-            // The failure cannot be reported any more, and the requests expire too.
-            let _ = self.live.withdraw_requests();
+        if !self.deferred.is_empty()
+            && let Err(error) = self.live.withdraw_requests()
+        {
+            print_error(&format!("cannot withdraw the approval requests of a session: {}", error_chain(&error)));
         }
     }
 }
