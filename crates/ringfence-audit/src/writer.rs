@@ -72,6 +72,8 @@ pub struct AuditLog {
     anchor: OwnedFd,
     /// The copy of signed heads.
     head_copy: Option<File>,
+    /// Hears of an error at the end, when there is no caller left to return it to.
+    close_report: fn(&io::Error),
     segment_bytes: u64,
     commit_log: Option<(Arc<CommitLog>, BeginDurability)>,
     state: Mutex<AuditWriterState>,
@@ -121,6 +123,7 @@ impl AuditLog {
             keys,
             anchor,
             head_copy: None,
+            close_report: |_| {},
             segment_bytes: SEGMENT_BYTES,
             commit_log: None,
             state: Mutex::new(AuditWriterState { end: None, since_head: 0, last_head: now, refused }),
@@ -131,6 +134,13 @@ impl AuditLog {
     #[must_use]
     pub fn with_segment_bytes(mut self, segment_bytes: u64) -> Self {
         self.segment_bytes = segment_bytes;
+        self
+    }
+
+    /// Reports an error when the log is dropped: its last head could not be signed or copied.
+    #[must_use]
+    pub fn with_close_report(mut self, report: fn(&io::Error)) -> Self {
+        self.close_report = report;
         self
     }
 
@@ -331,8 +341,8 @@ impl Drop for AuditLog {
         if state.since_head == 0 && state.refused.suppressed == 0 {
             return;
         }
-        // The error cannot be reported any more; the records themselves are written.
-        let _ = acquire_lock(&self.lock).and_then(|()| {
+        // The records themselves are written.
+        let closed = acquire_lock(&self.lock).and_then(|()| {
             self.check_in_place(&state)?;
             self.find_end(&mut state)?;
             if state.refused.suppressed > 0 {
@@ -342,6 +352,9 @@ impl Drop for AuditLog {
             self.sign(&mut state)
         });
         release_lock(&self.lock);
+        if let Err(error) = closed {
+            (self.close_report)(&error);
+        }
     }
 }
 

@@ -61,7 +61,7 @@ fn run_bwrap_init() -> ! {
         SpawnerReply::Failed(setup_error)
     });
     // The waiting process may be gone.
-    let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
+    let _ = end.send(reply.as_fd(), &[]);
     sys::exit()
 }
 
@@ -70,7 +70,7 @@ fn harden(reply: &OwnedFd) -> Result<(), SetupError> {
     sys::die_with_parent().map_err(SetupStep::Hold.failed())?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
     let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(SetupStep::Hold.failed())?;
-    sys::send(reply.as_fd(), &SpawnerReply::Created.encode(), &[own.as_fd()]).map_err(SetupStep::Hold.failed())
+    SpawnerReply::Created.send(reply.as_fd(), &[own.as_fd()]).map_err(SetupStep::Hold.failed())
 }
 
 /// The process that will be the program.
@@ -112,7 +112,7 @@ impl PreparedProgram {
             kill_and_reap_all();
             return Ok(SpawnerReply::ProgramNotFound);
         };
-        let _ = sys::send(reply.as_fd(), &SpawnerReply::Started { proc: true }.encode(), &[]);
+        let _ = SpawnerReply::Started { proc: true }.send(reply.as_fd(), &[]);
         let requests = requests.into_iter().next();
         Ok(reap(
             self.program,

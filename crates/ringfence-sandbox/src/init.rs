@@ -52,7 +52,7 @@ pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, cgroup_fds: &[OwnedFd]
         SpawnerReply::Failed(setup_error)
     });
     // The waiting process may be gone.
-    let _ = sys::send(reply.as_fd(), &end.encode(), &[]);
+    let _ = end.send(reply.as_fd(), &[]);
     sys::exit()
 }
 
@@ -101,7 +101,7 @@ impl PreparedJail {
             return Ok(SpawnerReply::ProgramNotFound);
         };
         let started = SpawnerReply::Started { proc: self.root.has_proc };
-        let _ = sys::send(reply.as_fd(), &started.encode(), &[self.overlay.upper.as_fd()]);
+        let _ = started.send(reply.as_fd(), &[self.overlay.upper.as_fd()]);
         let processes = if self.root.has_proc {
             ProcessSource::JailProc
         } else {

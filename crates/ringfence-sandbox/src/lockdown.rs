@@ -56,7 +56,7 @@ pub(crate) fn run_child(socket: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &Secco
         Err(LockdownError::ProgramNotFound) => SpawnerReply::ProgramNotFound,
         Err(LockdownError::Setup(setup_error)) => SpawnerReply::Failed(setup_error),
     };
-    let _ = sys::send(socket.as_fd(), &reply.encode(), &[]);
+    let _ = reply.send(socket.as_fd(), &[]);
     sys::exit()
 }
 
@@ -147,7 +147,7 @@ fn lock_down(
     let requests = filter.install(keeper).map_err(|_| SetupStep::Seccomp.failed()(Errno::PERM))?;
 
     let (started, requests) = (SpawnerReply::Started { proc: true }, requests.as_slice());
-    sys::send(socket.as_fd(), &started.encode(), &sys::borrowed(requests)).map_err(SetupStep::Start.failed())?;
+    started.send(socket.as_fd(), &sys::borrowed(requests)).map_err(SetupStep::Start.failed())?;
     Err(program.exec())
 }
 

@@ -1,23 +1,25 @@
 //! IPC protocol between the host, the spawner and a jail's init process.
 //!
-//! Both ends are the same binary, so the format needs no version. Messages are checked all the same: an invalid one is
-//! an error, never a panic. The run spec lies in a memory file, because a script may be larger than a socket takes.
+//! Messages are serde types in the `postcard` format, which writes bytes as bytes: paths need not be UTF-8. Both ends are
+//! the same binary, so the format needs no version. Messages are checked all the same: an invalid one is an error, never a
+//! panic. The run spec lies in a memory file, because a script may be larger than a socket takes.
 //!
-//! Not here: the sockets. Descriptors travel beside these bytes, in the order that `SpawnerRequest` and `SpawnerReply` say.
+//! Not here: receiving. Descriptors travel beside these bytes, in the order that `SpawnerRequest` and `SpawnerReply` say.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::job::JailError;
 use crate::limits::JailLimits;
+use crate::sys;
 
 /// Larger orders are refused by who gives them.
 pub(crate) const MAX_RUN_SPEC_BYTES: usize = 64 << 20;
@@ -35,15 +37,21 @@ impl From<MalformedMessage> for Errno {
     }
 }
 
+impl From<MalformedMessage> for std::io::Error {
+    fn from(malformed: MalformedMessage) -> Self {
+        Errno::from(malformed).into()
+    }
+}
+
 /// User and group of a jail's program, as the host counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct JailUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
 /// From the host to the spawner.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SpawnerRequest {
     /// Sets the toolchains of the jails that are made from now on. With: the reply socket, and the paths as a memory
     /// file. The first request is one.
@@ -61,7 +69,7 @@ pub(crate) enum SpawnerRequest {
 }
 
 /// To the host, from the spawner or from a jail.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SpawnerReply {
     Ready,
     /// With a handle on the first process of the jail.
@@ -82,21 +90,21 @@ pub(crate) enum SpawnerReply {
 }
 
 /// Exit status of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProgramStatus {
     Exited(i32),
     Killed(i32),
 }
 
 /// A limit that a run went beyond, as the jail's first process knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LimitExceeded {
     Memory,
     Cpu,
 }
 
 /// A failed setup step, with the kernel's error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SetupError {
     pub(crate) step: SetupStep,
     pub(crate) errno: i32,
@@ -105,10 +113,11 @@ pub(crate) struct SetupError {
 macro_rules! steps {
     ($($name:ident = $words:literal,)*) => {
         /// The steps that can fail.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub(crate) enum SetupStep { $($name,)* }
 
         impl SetupStep {
+            #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// After "could not".
@@ -187,7 +196,7 @@ impl From<SetupError> for JailError {
 
 /// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
 /// each of `shown`, standard input if it has one, and that of the way out if there is one.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunSpec {
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Vec<OsString>,
@@ -202,155 +211,100 @@ pub(crate) struct RunSpec {
     /// Whether there is a way out; its socket is the last descriptor.
     pub(crate) egress: bool,
     /// Cargo's home on the host, of which the run gets one to write to. Empty, if it does not.
+    #[serde(with = "path_bytes")]
     pub(crate) cargo_home: PathBuf,
 }
 
 /// One directory of the view.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunMount {
     pub(crate) alias: OsString,
+    #[serde(with = "path_bytes")]
     pub(crate) path: PathBuf,
     /// Whether its descriptor is a mount to be attached; else it is the held directory, to be found again.
     pub(crate) is_mount: bool,
+    #[serde(with = "path_list")]
     pub(crate) masked: Vec<PathBuf>,
-}
-
-impl SpawnerRequest {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut text = SpawnerMessageWriter::default();
-        match self {
-            Self::SetImage => text.byte(0),
-            Self::Create { name, identity } => text.byte(1).number(*name).identity(*identity),
-            Self::Run { name } => text.byte(2).number(*name),
-            Self::Discard { name } => text.byte(3).number(*name),
-            Self::Ping => text.byte(5),
-            Self::MapUser { from, to } => text.byte(4).identity(*from).identity(*to),
-        };
-        text.0
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        let mut reader = SpawnerMessageReader(bytes);
-        Ok(match reader.byte()? {
-            0 => Self::SetImage,
-            1 => Self::Create { name: reader.number()?, identity: reader.identity()? },
-            2 => Self::Run { name: reader.number()? },
-            3 => Self::Discard { name: reader.number()? },
-            5 => Self::Ping,
-            4 => Self::MapUser { from: reader.identity()?, to: reader.identity()? },
-            _ => return Err(MalformedMessage),
-        })
-    }
-}
-
-impl LimitExceeded {
-    fn byte(beyond: Option<Self>) -> u8 {
-        match beyond {
-            None => 0,
-            Some(Self::Memory) => 1,
-            Some(Self::Cpu) => 2,
-        }
-    }
-
-    fn read(byte: u8) -> Result<Option<Self>, MalformedMessage> {
-        match byte {
-            0 => Ok(None),
-            1 => Ok(Some(Self::Memory)),
-            2 => Ok(Some(Self::Cpu)),
-            _ => Err(MalformedMessage),
-        }
-    }
-}
-
-impl SpawnerReply {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut text = SpawnerMessageWriter::default();
-        match self {
-            Self::Ready => text.byte(0),
-            Self::Created => text.byte(1),
-            Self::Mapped => text.byte(2),
-            Self::Started { proc } => text.byte(3).flag(*proc),
-            Self::Exited { status: ProgramStatus::Exited(code), beyond } => {
-                text.byte(4).byte(0).number(*code as u32).byte(LimitExceeded::byte(*beyond))
-            }
-            Self::Exited { status: ProgramStatus::Killed(signal), beyond } => {
-                text.byte(4).byte(1).number(*signal as u32).byte(LimitExceeded::byte(*beyond))
-            }
-            Self::ProgramNotFound => text.byte(5),
-            Self::Failed(setup_error) => text.byte(6).byte(setup_error.step as u8).number(setup_error.errno as u32),
-        };
-        text.0
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        let mut reader = SpawnerMessageReader(bytes);
-        Ok(match reader.byte()? {
-            0 => Self::Ready,
-            1 => Self::Created,
-            2 => Self::Mapped,
-            3 => Self::Started { proc: reader.flag()? },
-            4 => {
-                let kind = if reader.byte()? == 0 { ProgramStatus::Exited } else { ProgramStatus::Killed };
-                Self::Exited { status: kind(reader.number_u32()? as i32), beyond: LimitExceeded::read(reader.byte()?)? }
-            }
-            5 => Self::ProgramNotFound,
-            6 => {
-                let step = *SetupStep::ALL.get(usize::from(reader.byte()?)).ok_or(MalformedMessage)?;
-                Self::Failed(SetupError { step, errno: reader.number_u32()? as i32 })
-            }
-            _ => return Err(MalformedMessage),
-        })
-    }
 }
 
 impl RunSpec {
     /// As a memory file.
     pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
-        let mut text = SpawnerMessageWriter::default();
-        text.list(&self.argv, |text, one| text.bytes(one.as_bytes()));
-        text.list(&self.env, |text, one| text.bytes(one.as_bytes()));
-        text.bytes(self.script_name.as_bytes()).bytes(&self.script).limits(&self.limits);
-        text.list(&self.mounts, |text, shown| {
-            text.bytes(shown.alias.as_bytes()).path(&shown.path).flag(shown.is_mount).paths(&shown.masked)
-        });
-        text.flag(self.memory_by_cgroup).flag(self.has_stdin).flag(self.egress).path(&self.cargo_home);
-        memory_file(&text.0)
+        memory_file(&encode(self)?)
     }
 
     pub(crate) fn read(file: &OwnedFd) -> Result<Self, Errno> {
-        let bytes = read_memory_file(file)?;
-        let mut reader = SpawnerMessageReader(&bytes);
-        Ok(Self {
-            argv: reader.list(SpawnerMessageReader::text)?,
-            env: reader.list(SpawnerMessageReader::text)?,
-            script_name: reader.text()?,
-            script: reader.bytes()?.to_vec(),
-            limits: reader.limits()?,
-            mounts: reader.list(|reader| {
-                Ok(RunMount {
-                    alias: reader.text()?,
-                    path: reader.path()?,
-                    is_mount: reader.flag()?,
-                    masked: reader.list(SpawnerMessageReader::path)?,
-                })
-            })?,
-            memory_by_cgroup: reader.flag()?,
-            has_stdin: reader.flag()?,
-            egress: reader.flag()?,
-            cargo_home: reader.path()?,
-        })
+        Ok(decode(&read_memory_file(file)?)?)
     }
 }
 
 /// Paths, as a memory file.
 pub(crate) fn write_paths(paths: &[PathBuf]) -> std::io::Result<OwnedFd> {
-    let mut text = SpawnerMessageWriter::default();
-    text.paths(paths);
-    memory_file(&text.0)
+    memory_file(&encode(&paths.iter().map(|path| path.as_os_str()).collect::<Vec<_>>())?)
 }
 
 pub(crate) fn read_paths(file: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
-    Ok(SpawnerMessageReader(&read_memory_file(file)?).list(SpawnerMessageReader::path)?)
+    let paths: Vec<OsString> = decode(&read_memory_file(file)?)?;
+    Ok(paths.into_iter().map(PathBuf::from).collect())
+}
+
+impl SpawnerRequest {
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        sys::send(socket, &encode(self)?, descriptors)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
+        decode(bytes)
+    }
+}
+
+impl SpawnerReply {
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        sys::send(socket, &encode(self)?, descriptors)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
+        decode(bytes)
+    }
+}
+
+fn encode(message: &impl Serialize) -> Result<Vec<u8>, MalformedMessage> {
+    postcard::to_stdvec(message).map_err(|_| MalformedMessage)
+}
+
+/// The whole of a message: bytes behind it are an error too.
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MalformedMessage> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(MalformedMessage),
+    }
+}
+
+/// A path by its bytes; serde's own format of it is text.
+mod path_bytes {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        OsStr::serialize(path.as_os_str(), serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(deserializer).map(PathBuf::from)
+    }
+}
+
+/// Paths by their bytes.
+mod path_list {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(paths.iter().map(|path| path.as_os_str()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+        let paths = Vec::<OsString>::deserialize(deserializer)?;
+        Ok(paths.into_iter().map(PathBuf::from).collect())
+    }
 }
 
 fn memory_file(bytes: &[u8]) -> std::io::Result<OwnedFd> {
@@ -370,182 +324,109 @@ fn read_memory_file(file: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// Bytes to be sent.
-#[derive(Default)]
-struct SpawnerMessageWriter(Vec<u8>);
-
-impl SpawnerMessageWriter {
-    fn byte(&mut self, byte: u8) -> &mut Self {
-        self.0.push(byte);
-        self
-    }
-
-    fn flag(&mut self, flag: bool) -> &mut Self {
-        self.byte(flag.into())
-    }
-
-    fn number(&mut self, number: impl Into<u64>) -> &mut Self {
-        self.0.extend(number.into().to_le_bytes());
-        self
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.number(bytes.len() as u64).0.extend(bytes);
-        self
-    }
-
-    fn path(&mut self, path: &std::path::Path) -> &mut Self {
-        self.bytes(path.as_os_str().as_bytes())
-    }
-
-    fn paths(&mut self, paths: &[PathBuf]) -> &mut Self {
-        self.list(paths, |text, path| text.path(path))
-    }
-
-    fn list<T>(&mut self, list: &[T], mut one: impl for<'a> FnMut(&'a mut Self, &T) -> &'a mut Self) -> &mut Self {
-        self.number(list.len() as u64);
-        for item in list {
-            one(self, item);
-        }
-        self
-    }
-
-    fn identity(&mut self, identity: JailUser) -> &mut Self {
-        self.number(identity.uid).number(identity.gid)
-    }
-
-    fn limits(&mut self, limits: &JailLimits) -> &mut Self {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.number(nanos(limits.wall)).number(nanos(limits.cpu)).number(limits.memory_bytes).number(limits.processes);
-        self.number(limits.open_files).number(limits.file_bytes).number(limits.disk_bytes).number(limits.tmp_bytes);
-        self.number(limits.output_bytes)
-    }
-}
-
-/// The unread rest of a message.
-struct SpawnerMessageReader<'a>(&'a [u8]);
-
-impl<'a> SpawnerMessageReader<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedMessage> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(MalformedMessage)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn byte(&mut self) -> Result<u8, MalformedMessage> {
-        self.take(1)?.first().copied().ok_or(MalformedMessage)
-    }
-
-    fn flag(&mut self) -> Result<bool, MalformedMessage> {
-        Ok(self.byte()? != 0)
-    }
-
-    fn number(&mut self) -> Result<u64, MalformedMessage> {
-        Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| MalformedMessage)?))
-    }
-
-    fn number_u32(&mut self) -> Result<u32, MalformedMessage> {
-        self.number()?.try_into().map_err(|_| MalformedMessage)
-    }
-
-    fn bytes(&mut self) -> Result<&'a [u8], MalformedMessage> {
-        let length = self.number()?.try_into().map_err(|_| MalformedMessage)?;
-        self.take(length)
-    }
-
-    fn text(&mut self) -> Result<OsString, MalformedMessage> {
-        Ok(OsString::from_vec(self.bytes()?.to_vec()))
-    }
-
-    fn path(&mut self) -> Result<PathBuf, MalformedMessage> {
-        Ok(self.text()?.into())
-    }
-
-    fn list<T>(
-        &mut self,
-        mut one: impl FnMut(&mut Self) -> Result<T, MalformedMessage>,
-    ) -> Result<Vec<T>, MalformedMessage> {
-        let length = self.number()?;
-        let mut list = Vec::new();
-        for _ in 0..length {
-            list.push(one(self)?);
-        }
-        Ok(list)
-    }
-
-    fn identity(&mut self) -> Result<JailUser, MalformedMessage> {
-        Ok(JailUser { uid: self.number_u32()?, gid: self.number_u32()? })
-    }
-
-    fn limits(&mut self) -> Result<JailLimits, MalformedMessage> {
-        Ok(JailLimits {
-            wall: Duration::from_nanos(self.number()?),
-            cpu: Duration::from_nanos(self.number()?),
-            memory_bytes: self.number()?,
-            processes: self.number()?,
-            open_files: self.number()?,
-            file_bytes: self.number()?,
-            disk_bytes: self.number()?,
-            tmp_bytes: self.number()?,
-            output_bytes: self.number()?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{
-        LimitExceeded, ProgramStatus, RunMount, RunSpec, SetupError, SetupStep, SpawnerReply, SpawnerRequest,
-        memory_file, read_memory_file,
-    };
+    use std::os::unix::ffi::OsStringExt as _;
 
-    #[test]
-    fn an_order_reads_as_it_was_written() {
-        let spec = RunSpec {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run_spec() -> RunSpec {
+        RunSpec {
             argv: vec!["python3".into(), "-c".into()],
             env: vec!["A=b".into()],
             script_name: "main.py".into(),
             script: vec![0, 255, b'\n'],
             mounts: vec![RunMount {
                 alias: "w".into(),
-                path: "/x".into(),
+                path: OsString::from_vec(vec![b'/', 0xff]).into(),
                 is_mount: true,
-                masked: vec![".env".into()],
+                masked: vec![".env".into(), OsString::from_vec(vec![0xfe]).into()],
             }],
             memory_by_cgroup: true,
             ..RunSpec::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_run_spec_reads_as_it_was_written() {
+        let spec = run_spec();
         let file = spec.write().unwrap();
         assert_eq!(RunSpec::read(&file).unwrap(), spec);
         assert_eq!(RunSpec::read(&file).unwrap(), spec, "a second reader starts anew");
+        let paths = [OsString::from_vec(vec![0xfe]).into(), "/usr".into()];
+        assert_eq!(read_paths(&write_paths(&paths).unwrap()).unwrap(), paths);
     }
 
     #[test]
-    fn a_message_that_is_cut_does_not_read() {
-        let whole = read_memory_file(&RunSpec::default().write().unwrap()).unwrap();
+    fn a_message_that_is_cut_or_extended_does_not_read() {
+        let whole = encode(&run_spec()).unwrap();
         for length in 0..whole.len() {
             assert!(RunSpec::read(&memory_file(&whole[..length]).unwrap()).is_err(), "{length}");
         }
-        assert!(SpawnerRequest::decode(&[9]).is_err());
-        assert!(SpawnerReply::decode(&[]).is_err());
-        assert!(SpawnerReply::decode(&[6, 200, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
-    }
-
-    #[test]
-    fn every_end_comes_back() {
-        for status in [ProgramStatus::Exited(3), ProgramStatus::Killed(9)] {
-            for beyond in [None, Some(LimitExceeded::Memory), Some(LimitExceeded::Cpu)] {
-                let reply = SpawnerReply::Exited { status, beyond };
-                assert_eq!(SpawnerReply::decode(&reply.encode()).unwrap(), reply);
-            }
+        assert!(RunSpec::read(&memory_file(&[&whole[..], &[0]].concat()).unwrap()).is_err());
+        for bytes in [&[][..], &[9], &[6, 200, 1], &[0, 0]] {
+            assert!(SpawnerRequest::decode(bytes).is_err(), "{bytes:?}");
+            assert!(SpawnerReply::decode(bytes).is_err(), "{bytes:?}");
         }
     }
 
     #[test]
-    fn every_step_comes_back() {
-        for &step in SetupStep::ALL {
-            let reply = SpawnerReply::Failed(SetupError { step, errno: 13 });
-            assert_eq!(SpawnerReply::decode(&reply.encode()).unwrap(), reply);
+    fn a_length_beyond_the_message_allocates_nothing() {
+        let claimed = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert!(decode::<RunSpec>(&claimed).is_err());
+        assert!(decode::<Vec<OsString>>(&claimed).is_err());
+    }
+
+    #[test]
+    fn every_message_comes_back_and_is_short() {
+        let user = JailUser { uid: u32::MAX, gid: u32::MAX };
+        let requests = [
+            SpawnerRequest::SetImage,
+            SpawnerRequest::Create { name: u64::MAX, identity: user },
+            SpawnerRequest::Run { name: u64::MAX },
+            SpawnerRequest::Discard { name: 0 },
+            SpawnerRequest::Ping,
+            SpawnerRequest::MapUser { from: user, to: user },
+        ];
+        for request in requests {
+            let bytes = encode(&request).unwrap();
+            assert!(bytes.len() <= MAX_MESSAGE_BYTES);
+            assert_eq!(SpawnerRequest::decode(&bytes).unwrap(), request);
+        }
+        let mut replies = vec![
+            SpawnerReply::Ready,
+            SpawnerReply::Created,
+            SpawnerReply::Mapped,
+            SpawnerReply::Started { proc: true },
+            SpawnerReply::ProgramNotFound,
+        ];
+        for status in [ProgramStatus::Exited(3), ProgramStatus::Exited(i32::MIN), ProgramStatus::Killed(9)] {
+            for beyond in [None, Some(LimitExceeded::Memory), Some(LimitExceeded::Cpu)] {
+                replies.push(SpawnerReply::Exited { status, beyond });
+            }
+        }
+        replies.extend(SetupStep::ALL.iter().map(|&step| SpawnerReply::Failed(SetupError { step, errno: i32::MAX })));
+        for reply in replies {
+            let bytes = encode(&reply).unwrap();
+            assert!(bytes.len() <= MAX_MESSAGE_BYTES);
+            assert_eq!(SpawnerReply::decode(&bytes).unwrap(), reply);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(request) = SpawnerRequest::decode(&bytes) {
+                prop_assert_eq!(SpawnerRequest::decode(&encode(&request).unwrap()).unwrap(), request);
+            }
+            if let Ok(reply) = SpawnerReply::decode(&bytes) {
+                prop_assert_eq!(SpawnerReply::decode(&encode(&reply).unwrap()).unwrap(), reply);
+            }
+            if let Ok(spec) = decode::<RunSpec>(&bytes) {
+                prop_assert_eq!(decode::<RunSpec>(&encode(&spec).unwrap()).unwrap(), spec);
+            }
         }
     }
 }

@@ -110,11 +110,11 @@ pub(crate) fn refuse_all(host: BorrowedFd<'_>, setup_error: SetupError) {
 
 /// Sends a refusal. A closed socket is ignored.
 pub(crate) fn refuse(socket: BorrowedFd<'_>, setup_error: SetupError) {
-    let _ = sys::send(socket, &SpawnerReply::Failed(setup_error).encode(), &[]);
+    let _ = SpawnerReply::Failed(setup_error).send(socket, &[]);
 }
 
 pub(crate) fn reply_ready(reply: &OwnedFd) {
-    let _ = sys::send(reply.as_fd(), &SpawnerReply::Ready.encode(), &[]);
+    let _ = SpawnerReply::Ready.send(reply.as_fd(), &[]);
 }
 
 /// A process in namespaces of its own with all users that this one has; for a plain user, that is itself.
@@ -188,11 +188,11 @@ impl IdleJail {
     fn start(identity: JailUser, reply: OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters) -> Option<Self> {
         match Self::begin(identity, &reply, cgroup_fds, filter) {
             Ok((init, socket)) => {
-                let _ = sys::send(reply.as_fd(), &SpawnerReply::Created.encode(), &[init.pidfd.as_fd()]);
+                let _ = SpawnerReply::Created.send(reply.as_fd(), &[init.pidfd.as_fd()]);
                 Some(Self { init, socket, reply })
             }
             Err(setup_error) => {
-                let _ = sys::send(reply.as_fd(), &SpawnerReply::Failed(setup_error).encode(), &[]);
+                let _ = SpawnerReply::Failed(setup_error).send(reply.as_fd(), &[]);
                 None
             }
         }
@@ -401,6 +401,6 @@ fn create_user_ns(from: JailUser, to: JailUser, reply: &OwnedFd) -> Result<(), S
     });
     let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
     let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
-    let _ = sys::send(reply.as_fd(), &SpawnerReply::Mapped.encode(), &[namespace?.as_fd()]);
+    let _ = SpawnerReply::Mapped.send(reply.as_fd(), &[namespace?.as_fd()]);
     Ok(())
 }

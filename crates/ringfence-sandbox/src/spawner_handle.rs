@@ -212,7 +212,7 @@ impl Drop for SpawnerHandle {
 
 impl SpawnerChannel {
     fn send(&self, request: &SpawnerRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), JailError> {
-        sys::send(self.socket.as_fd(), &request.encode(), descriptors).map_err(|errno| match errno {
+        request.send(self.socket.as_fd(), descriptors).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => JailError::UnexpectedExit("the spawner"),
             other => JailError::Io("send a request to its spawner", other.into()),
         })

@@ -24,8 +24,8 @@ use ringfence::app::{AgentSessionOptions, App, build_agent_app};
 use ringfence::approval::deny_all;
 use ringfence::config::{CliFlags, Environment, load};
 use ringfence::run_helper_if_requested;
-use ringfence::store::STORE_FILE;
 use ringfence::store::transcripts::SqliteTranscripts;
+use ringfence::store::{STORE_FILE, SqliteStore};
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
     Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory,
@@ -311,7 +311,11 @@ fn memory(app: &App, kept: BenchTranscript) -> Box<dyn TranscriptStore> {
         BenchTranscript::Discarded => Box::new(NoTranscript),
         BenchTranscript::Stored => {
             let head = ringfence::store::transcripts::TranscriptHeader::new(&app.session, &app.workspace_id, "at once");
-            Box::new(SqliteTranscripts::new(&app.settings.state).open(&head, app.session.taint.clone()).unwrap())
+            Box::new(
+                SqliteTranscripts::new(Arc::new(SqliteStore::new(&app.settings.state)))
+                    .open(&head, app.session.taint.clone())
+                    .unwrap(),
+            )
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ringfence_audit::{AuditLog, ExternalAuditHead, read_known_heads, read_records, to_current_vocabulary, verify};
@@ -53,6 +54,18 @@ fn record(log: &AuditLog, id: &str, accesses: &[ResourceAccess], event: AuditEve
         event,
     };
     log.record(&record).unwrap();
+}
+
+#[test]
+fn a_last_head_that_cannot_be_signed_is_reported() {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap().with_close_report(|_| REPORTED.store(true, Ordering::Relaxed));
+    call(&log, "c1");
+    std::fs::rename(state.path().join("audit"), state.path().join("moved")).unwrap();
+    assert!(!REPORTED.load(Ordering::Relaxed));
+    drop(log);
+    assert!(REPORTED.load(Ordering::Relaxed));
 }
 
 /// A log of three calls, closed.

@@ -10,33 +10,35 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringfence_agent::{Agent, AgentObserver, MessageHistory};
+use ringfence_agent::AgentObserver;
 use ringfence_kernel::{Approver, SessionTaint};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::acp::connection::{
-    AcpClientConnection, AcpError, AcpMessage, AcpResponder, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST,
-    METHOD_NOT_FOUND, RESOURCE_NOT_FOUND,
-};
+use crate::acp::connection::{AcpClientConnection, AcpMessage, AcpResponder, RESOURCE_NOT_FOUND};
 use crate::acp::permission::AcpApprover;
 use crate::acp::types::{
     AcpListSessionsRequest, AcpLoadSessionRequest, AcpNewSessionRequest, AcpPromptRequest, AcpSessionRequest,
     AcpSetModeRequest, capabilities, modes, parse_params, prompt_text, stop_reason,
 };
 use crate::acp::updates::AcpSessionUpdates;
-use crate::agent::events::outcome_json;
-use crate::agent::{AgentBuilder, AgentError, open_model};
+use crate::agent::{AgentBuilder, AgentConversation, AgentError, open_model};
 use crate::app::session_mode::{SessionMode, SharedSessionMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
+use crate::codec::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, JsonRpcError, METHOD_NOT_FOUND};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::{error_chain, print_error};
-use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts, TranscriptWriter};
+use crate::session::live::{InFlightWork, LiveSession};
+use crate::store::SqliteStore;
+use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts};
 
 /// More sessions than this no editor has open.
 const MAX_SESSIONS: usize = 32;
+
+/// ID of the one prompt that a session works on at a time.
+const PROMPT: &str = "prompt";
 
 /// Serves one client.
 #[derive(Debug)]
@@ -52,16 +54,8 @@ pub(super) struct AcpServer {
 struct AcpSession {
     root: PathBuf,
     mode: SharedSessionMode,
-    /// The prompt that is worked on.
-    running_prompt: Mutex<Option<CancellationToken>>,
-    conversation: tokio::sync::Mutex<AcpConversation>,
-}
-
-#[derive(Debug)]
-struct AcpConversation {
-    agent: Agent,
-    history: MessageHistory,
-    transcript: TranscriptWriter,
+    live: Arc<LiveSession>,
+    conversation: tokio::sync::Mutex<AgentConversation>,
 }
 
 /// Mode of opening an existing session.
@@ -85,7 +79,7 @@ impl AcpServer {
                     && let Ok(AcpSessionRequest { session_id }) = parse_params(given)
                     && let Ok(acp_session) = self.session(&session_id)
                 {
-                    acp_session.cancel();
+                    acp_session.live.cancel_all();
                 }
                 return;
             }
@@ -108,25 +102,27 @@ impl AcpServer {
                     reply.respond(opened);
                 });
             }
-            other => reply.respond(Err(AcpError::new(METHOD_NOT_FOUND, format!("unknown method `{other}`")))),
+            other => reply.respond(Err(JsonRpcError::new(METHOD_NOT_FOUND, format!("unknown method `{other}`")))),
         }
     }
 
     /// Cancels every prompt.
     pub(super) fn cancel_all(&self) {
-        self.sessions().values().for_each(|acp_session| acp_session.cancel());
+        self.sessions().values().for_each(|acp_session| acp_session.live.cancel_all());
     }
 
-    async fn new_session(&self, given: Value) -> Result<Value, AcpError> {
+    async fn new_session(&self, given: Value) -> Result<Value, JsonRpcError> {
         let new: AcpNewSessionRequest = parse_params(given)?;
         let (id, modes_now) = self.open_session(&new, None).await?;
         Ok(json!({"sessionId": id, "modes": modes_now}))
     }
 
-    async fn load_session(&self, given: Value, again: ReplayMode) -> Result<Value, AcpError> {
+    async fn load_session(&self, given: Value, again: ReplayMode) -> Result<Value, JsonRpcError> {
         let AcpLoadSessionRequest { session_id, new } = parse_params(given)?;
         if let Ok(acp_session) = self.session(&session_id) {
-            acp_session.check_idle()?;
+            if !acp_session.live.is_idle() {
+                return Err(busy_error());
+            }
             // It is opened again, from the stored transcript.
             self.sessions().remove(&session_id);
         }
@@ -139,9 +135,9 @@ impl AcpServer {
         &self,
         new: &AcpNewSessionRequest,
         known: Option<(String, ReplayMode)>,
-    ) -> Result<(String, Value), AcpError> {
+    ) -> Result<(String, Value), JsonRpcError> {
         if self.sessions().len() >= MAX_SESSIONS {
-            return Err(AcpError::new(INVALID_REQUEST, "too many open sessions; close some"));
+            return Err(JsonRpcError::new(INVALID_REQUEST, "too many open sessions; close some"));
         }
         if !new.mcp_servers.is_empty() {
             print_error(
@@ -167,17 +163,19 @@ impl AcpServer {
             };
             making.build(id.as_deref())
         });
-        let mut made = made.await.map_err(|_| AcpError::new(INTERNAL_ERROR, "the session could not be created"))??;
+        let mut made =
+            made.await.map_err(|_| JsonRpcError::new(INTERNAL_ERROR, "the session could not be created"))??;
         let id = made.app.session.id.clone();
         screen.set_session(&id);
         let messages = match (&mut made.resumed, again) {
             (Some(resumed), Some(ReplayMode::Replay)) => resumed.messages.clone(),
             _ => Vec::new(),
         };
-        let (agent, history, saved) = made.start(&CancellationToken::new()).await?;
+        let conversation = made.start(&CancellationToken::new()).await?;
         screen.replay(&messages);
-        let conversation = tokio::sync::Mutex::new(AcpConversation { agent, history, transcript: saved });
-        let acp_session = AcpSession { root, mode: session_modes, running_prompt: Mutex::default(), conversation };
+        let live = LiveSession::new(Arc::clone(&conversation.agent.session), conversation.agent.host.clone());
+        let conversation = tokio::sync::Mutex::new(conversation);
+        let acp_session = AcpSession { root, mode: session_modes, live, conversation };
         self.sessions().insert(id.clone(), Arc::new(acp_session));
         Ok((id, modes(SessionMode::default())))
     }
@@ -186,37 +184,37 @@ impl AcpServer {
         let begun = parse_params(given).and_then(|AcpPromptRequest { session_id, prompt }| {
             let acp_session = self.session(&session_id)?;
             let text = prompt_text(&prompt, &acp_session.root)?;
-            let cancel = acp_session.start_prompt()?;
-            Ok((acp_session, text, cancel))
+            let work = acp_session.live.begin(PROMPT).ok_or_else(busy_error)?;
+            Ok((acp_session, text, work))
         });
         match begun {
-            Ok((acp_session, text, cancel)) => {
-                tasks.spawn(async move { reply.respond(acp_session.run_prompt(&text, cancel).await) });
+            Ok((acp_session, text, work)) => {
+                tasks.spawn(async move { reply.respond(acp_session.run_prompt(&text, work).await) });
             }
             Err(refusal) => reply.respond(Err(refusal)),
         }
     }
 
-    fn set_mode(&self, given: Value) -> Result<Value, AcpError> {
+    fn set_mode(&self, given: Value) -> Result<Value, JsonRpcError> {
         let AcpSetModeRequest { session_id, mode_id } = parse_params(given)?;
         let acp_session = self.session(&session_id)?;
         let mode = SessionMode::from_name(&mode_id).ok_or_else(|| {
             let names = SessionMode::ALL.map(SessionMode::name).join(", ");
-            AcpError::new(INVALID_PARAMS, format!("unknown mode; available modes: {names}"))
+            JsonRpcError::new(INVALID_PARAMS, format!("unknown mode; available modes: {names}"))
         })?;
         acp_session.mode.set(mode);
         Ok(json!({}))
     }
 
-    fn close_session(&self, given: Value) -> Result<Value, AcpError> {
+    fn close_session(&self, given: Value) -> Result<Value, JsonRpcError> {
         let AcpSessionRequest { session_id } = parse_params(given)?;
-        self.session(&session_id)?.cancel();
+        self.session(&session_id)?.live.cancel_all();
         self.sessions().remove(&session_id);
         Ok(json!({}))
     }
 
     /// The sessions of one workspace, or of all.
-    fn list_sessions(&self, given: Value) -> Result<Value, AcpError> {
+    fn list_sessions(&self, given: Value) -> Result<Value, JsonRpcError> {
         let wanted: AcpListSessionsRequest =
             if given.is_null() { AcpListSessionsRequest::default() } else { parse_params(given)? };
         // One may be declared twice.
@@ -227,7 +225,7 @@ impl AcpServer {
         let mut listed = Vec::new();
         for (root, settings) in workspaces {
             let directory = workspace_id(&settings, &self.environment).map_err(AgentError::from)?;
-            for head in SqliteTranscripts::new(&settings.state).list(&directory)? {
+            for head in SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state))).list(&directory)? {
                 let updated = humantime::format_rfc3339_millis(head.updated).to_string();
                 listed.push(json!({"sessionId": head.id, "cwd": root, "title": head.title, "updatedAt": updated}));
             }
@@ -236,14 +234,14 @@ impl AcpServer {
     }
 
     /// The workspace that an editor has open, and its settings.
-    fn settings_for(&self, cwd: &str) -> Result<(PathBuf, AppSettings), AcpError> {
+    fn settings_for(&self, cwd: &str) -> Result<(PathBuf, AppSettings), JsonRpcError> {
         let directory = std::fs::canonicalize(cwd).ok().filter(|_| cwd.starts_with('/'));
         let found = directory.and_then(|directory| self.declared_workspaces().find(|(root, _)| *root == directory));
         found.ok_or_else(|| {
             let message = "the session's directory is not a declared workspace: declare it in your config file \
                            (`~/.config/ringfence/config.toml`) under `[workspaces]`, such as `name = \"~/project\"`, or \
                            start `ringfence acp --workspace DIR`";
-            AcpError::new(INVALID_PARAMS, message)
+            JsonRpcError::new(INVALID_PARAMS, message)
         })
     }
 
@@ -258,10 +256,10 @@ impl AcpServer {
         })
     }
 
-    fn session(&self, id: &str) -> Result<Arc<AcpSession>, AcpError> {
+    fn session(&self, id: &str) -> Result<Arc<AcpSession>, JsonRpcError> {
         let found = self.sessions().get(id).cloned();
         found.ok_or_else(|| {
-            AcpError::new(RESOURCE_NOT_FOUND, "no open session with that id; use `session/load` to open it")
+            JsonRpcError::new(RESOURCE_NOT_FOUND, "no open session with that id; use `session/load` to open it")
         })
     }
 
@@ -271,68 +269,30 @@ impl AcpServer {
 }
 
 impl AcpSession {
-    /// From now on a prompt is worked on.
-    fn start_prompt(self: &Arc<Self>) -> Result<AcpPromptGuard, AcpError> {
-        let mut at_work = self.running_prompt();
-        if at_work.is_some() {
-            return Err(busy_error());
-        }
-        let cancel = CancellationToken::new();
-        *at_work = Some(cancel.clone());
-        Ok(AcpPromptGuard { session: Arc::clone(self), cancel })
-    }
-
-    fn check_idle(&self) -> Result<(), AcpError> {
-        if self.running_prompt().is_some() { Err(busy_error()) } else { Ok(()) }
-    }
-
-    fn cancel(&self) {
-        if let Some(cancel) = &*self.running_prompt() {
-            cancel.cancel();
-        }
-    }
-
-    async fn run_prompt(&self, prompt: &str, work: AcpPromptGuard) -> Result<Value, AcpError> {
+    async fn run_prompt(&self, prompt: &str, work: InFlightWork) -> Result<Value, JsonRpcError> {
         let mut conversation = self.conversation.lock().await;
-        let AcpConversation { agent, history, transcript: saved } = &mut *conversation;
-        let outcome = agent.run(prompt, history, &work.cancel).await;
-        saved.record_outcome(&outcome_json(&outcome))?;
+        let outcome = conversation.run(prompt, &work.cancel).await;
+        conversation.record(&outcome)?;
         let stop = match work.cancel.is_cancelled() {
             true => Some("cancelled"),
             false => stop_reason(&outcome.stop_reason),
         };
         match stop {
             Some(reason) => Ok(json!({ "stopReason": reason })),
-            None => Err(AcpError::new(INTERNAL_ERROR, outcome.stop_reason.explain())),
+            None => Err(JsonRpcError::new(INTERNAL_ERROR, outcome.stop_reason.explain())),
         }
     }
-
-    fn running_prompt(&self) -> MutexGuard<'_, Option<CancellationToken>> {
-        self.running_prompt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-fn busy_error() -> AcpError {
-    AcpError::new(INVALID_REQUEST, "a prompt is still running in this session; cancel it or wait")
-}
-
-/// A prompt that is worked on, for as long as this is held.
-struct AcpPromptGuard {
-    session: Arc<AcpSession>,
-    cancel: CancellationToken,
-}
-
-impl Drop for AcpPromptGuard {
-    fn drop(&mut self) {
-        *self.session.running_prompt() = None;
-    }
+fn busy_error() -> JsonRpcError {
+    JsonRpcError::new(INVALID_REQUEST, "a prompt is still running in this session; cancel it or wait")
 }
 
 fn approver(settings: &AppSettings, screen: &Arc<AcpSessionUpdates>) -> Box<dyn Approver> {
     approver_for(settings, || Box::new(AcpApprover { updates: Arc::clone(screen) }))
 }
 
-impl From<AgentError> for AcpError {
+impl From<AgentError> for JsonRpcError {
     fn from(failure: AgentError) -> Self {
         let code = match &failure {
             AgentError::Session(SqliteTranscriptError::Unknown(_) | SqliteTranscriptError::None) => RESOURCE_NOT_FOUND,
@@ -342,7 +302,7 @@ impl From<AgentError> for AcpError {
     }
 }
 
-impl From<SqliteTranscriptError> for AcpError {
+impl From<SqliteTranscriptError> for JsonRpcError {
     fn from(error: SqliteTranscriptError) -> Self {
         AgentError::from(error).into()
     }

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::acp::connection::{AcpError, INVALID_PARAMS};
 use crate::app::session_mode::SessionMode;
+use crate::codec::jsonrpc::{INVALID_PARAMS, JsonRpcError};
 use crate::codec::percent::percent_decode;
 
 /// The version of the wire.
@@ -86,8 +86,9 @@ pub(super) struct AcpEmbeddedResource {
 }
 
 /// Reads the parameters of a request.
-pub(super) fn parse_params<T: DeserializeOwned>(params: Value) -> Result<T, AcpError> {
-    serde_json::from_value(params).map_err(|error| AcpError::new(INVALID_PARAMS, format!("invalid params: {error}")))
+pub(super) fn parse_params<T: DeserializeOwned>(params: Value) -> Result<T, JsonRpcError> {
+    serde_json::from_value(params)
+        .map_err(|error| JsonRpcError::new(INVALID_PARAMS, format!("invalid params: {error}")))
 }
 
 /// Our capabilities.
@@ -135,7 +136,7 @@ pub(super) fn stop_reason(end: &AgentStopReason) -> Option<&'static str> {
 }
 
 /// A prompt as the model reads it. Files of the workspace are named by the paths that tools take.
-pub(super) fn prompt_text(blocks: &[AcpContentBlock], root: &Path) -> Result<String, AcpError> {
+pub(super) fn prompt_text(blocks: &[AcpContentBlock], root: &Path) -> Result<String, JsonRpcError> {
     let mut text = String::new();
     for block in blocks {
         match block {
@@ -148,12 +149,15 @@ pub(super) fn prompt_text(blocks: &[AcpContentBlock], root: &Path) -> Result<Str
                 text.push_str(&format!("`{}` (binary content)", path_or_uri(uri, root)));
             }
             AcpContentBlock::Other => {
-                return Err(AcpError::new(INVALID_PARAMS, "a prompt may contain text, resources and resource links"));
+                return Err(JsonRpcError::new(
+                    INVALID_PARAMS,
+                    "a prompt may contain text, resources and resource links",
+                ));
             }
         }
     }
     match text.trim().is_empty() {
-        true => Err(AcpError::new(INVALID_PARAMS, "the prompt is empty")),
+        true => Err(JsonRpcError::new(INVALID_PARAMS, "the prompt is empty")),
         false => Ok(text),
     }
 }

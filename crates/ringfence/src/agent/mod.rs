@@ -13,18 +13,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use ringfence_agent::{Agent, AgentLimits, AgentObserver, LanguageModel, LedgerSink, MessageHistory};
+use ringfence_agent::{Agent, AgentLimits, AgentObserver, AgentOutcome, LanguageModel, LedgerSink, MessageHistory};
 use ringfence_kernel::{Approver, AuditSink, HostError, SessionTaint};
 use tokio_util::sync::CancellationToken;
 
 pub use self::model::OpenModelError;
 pub(crate) use self::model::open_model;
 use self::system_prompt::system_prompt;
+use crate::agent::events::outcome_json;
 use crate::app::audit_sinks::FanoutSink;
 use crate::app::session_mode::SharedSessionMode;
 use crate::app::{AgentSessionOptions, App, AppError, build_agent_app};
 use crate::config::agents::ProviderChoice;
 use crate::config::{AppSettings, Environment};
+use crate::store::SqliteStore;
 use crate::store::transcripts::{
     ResumedTranscript, SqliteTranscriptError, SqliteTranscripts, TranscriptHeader, TranscriptWriter,
 };
@@ -93,7 +95,7 @@ impl AgentBuilder<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, AgentError> {
         let Self { settings, environment, model, observer, approver, mode: modes, taint, tap: also } = self;
-        let sessions = SqliteTranscripts::new(&settings.state);
+        let sessions = SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state)));
         let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
         if let Some(ResumedTranscript { head, .. }) = &resumed
@@ -119,11 +121,8 @@ impl AgentBuilder<'_> {
 }
 
 impl PreparedAgent {
-    /// The agent, and the history that it goes on with.
-    pub(crate) async fn start(
-        self,
-        cancel: &CancellationToken,
-    ) -> Result<(Agent, MessageHistory, TranscriptWriter), AgentError> {
+    /// The agent with the history that it goes on with.
+    pub(crate) async fn start(self, cancel: &CancellationToken) -> Result<AgentConversation, AgentError> {
         let Self { app, model, observer, tap, transcript: saved, resumed } = self;
         let system = system_prompt(&app.host, &app.session, &app.settings, cancel).await?;
         let memory = Box::new(saved.clone());
@@ -145,7 +144,27 @@ impl PreparedAgent {
             tap,
             observer,
         };
-        Ok((agent, history, saved))
+        Ok(AgentConversation { agent, history, transcript: saved })
+    }
+}
+
+/// An agent in a session, with its history and stored transcript.
+#[derive(Debug)]
+pub(crate) struct AgentConversation {
+    pub(crate) agent: Agent,
+    pub(crate) history: MessageHistory,
+    transcript: TranscriptWriter,
+}
+
+impl AgentConversation {
+    /// Works on a prompt.
+    pub(crate) async fn run(&mut self, prompt: &str, cancel: &CancellationToken) -> AgentOutcome {
+        self.agent.run(prompt, &mut self.history, cancel).await
+    }
+
+    /// Stores how a prompt ended.
+    pub(crate) fn record(&self, outcome: &AgentOutcome) -> Result<(), SqliteTranscriptError> {
+        self.transcript.record_outcome(&outcome_json(outcome))
     }
 }
 

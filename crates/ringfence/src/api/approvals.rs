@@ -10,6 +10,7 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::api::ApiState;
@@ -18,6 +19,7 @@ use crate::api::feed::FeedItem;
 use crate::api::hosts::run_blocking;
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
 use crate::api::views::{ApprovalView, DocumentedValue, GrantView};
+use crate::process::messages::{error_chain, print_error};
 use crate::store::tokens::TokenIdentity;
 
 /// Poll interval for requests of other processes.
@@ -121,15 +123,26 @@ impl ApiState {
     pub(super) async fn watch_requests(self: Arc<Self>) {
         // With whether their calls returned to their callers, which is an event too.
         let mut known: BTreeMap<String, bool> = BTreeMap::new();
+        let mut failed = false;
         loop {
             sleep(POLL_INTERVAL).await;
             let store = Arc::clone(&self.store);
             let look = move || {
                 let reader = Principal::person("server");
-                Ok(ApprovalInbox { store: store.as_ref(), principal: &reader }.pending(SystemTime::now())?)
+                ApprovalInbox { store: store.as_ref(), principal: &reader }.pending(SystemTime::now())
             };
-            // A failed read is repeated the next time.
-            let Ok(pending) = run_blocking(look).await else { continue };
+            // A failed read is repeated the next time, and reported once.
+            let pending = match spawn_blocking(look).await {
+                Ok(Ok(pending)) => pending,
+                Err(_) => continue,
+                Ok(Err(error)) => {
+                    if !std::mem::replace(&mut failed, true) {
+                        print_error(&format!("cannot watch approval requests: {}", error_chain(&error)));
+                    }
+                    continue;
+                }
+            };
+            failed = false;
             let found: BTreeMap<String, bool> =
                 pending.iter().map(|request| (request.id.clone(), request.suspended)).collect();
             for request in pending.iter().filter(|request| known.get(&request.id) != Some(&request.suspended)) {

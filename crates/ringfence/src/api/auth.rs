@@ -185,6 +185,7 @@ pub(super) fn check_json(body: &[u8]) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     use axum::body::Body;
     use axum::http::StatusCode;
@@ -195,11 +196,12 @@ mod tests {
     use crate::http::request_rate::RequestRate;
     use crate::http::request_source::{RequestSourceCheck, RequestSourceOptions};
     use crate::process::lock::lock;
+    use crate::store::SqliteStore;
     use crate::store::tokens::{TokenIdentity, TokenStore};
 
     /// An authentication layer with a body limit of one mebibyte.
     fn test_auth_layer() -> ApiAuthLayer {
-        let tokens = TokenStore::new(std::path::Path::new("."));
+        let tokens = TokenStore::new(Arc::new(SqliteStore::new(std::path::Path::new("."))));
         let source = RequestSourceCheck::new("127.0.0.1:7431".parse().unwrap(), RequestSourceOptions::default());
         ApiAuthLayer::new(tokens, source, 1 << 20, RequestRate::new(10))
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
-use crate::api::sessions::{ApiCallGuard, ApiSession};
+use crate::session::live::{InFlightWork, LiveSession};
 
 /// Characters of an id that a caller gives.
 const MAX_ID_CHARS: usize = 128;
@@ -116,18 +116,11 @@ pub(super) async fn call(
     context: ApiRequestContext,
     new: NewCallBody,
 ) -> Result<CallResponse, ApiError> {
-    let api_session = api.session_for(&context)?;
-    let id = check_id(new.id.unwrap_or_else(|| api_session.next_call_id()))?;
+    let live = live_session(&api, &context)?;
+    let id = check_id(new.id.unwrap_or_else(|| live.next_call_id()))?;
     let call = ToolCall { id, name: new.name, arguments: arguments_json(new.arguments) };
-    let entered = register_call(&api_session, &call.id)?;
-    run_call(
-        &api,
-        &api_session,
-        call,
-        new.wait.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))),
-        &entered,
-    )
-    .await
+    let work = begin_call(&live, &call.id)?;
+    run_call(&api, &live, call, new.wait.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))), &work).await
 }
 
 pub(super) async fn resume(
@@ -135,13 +128,13 @@ pub(super) async fn resume(
     context: ApiRequestContext,
     back: ResumeCallBody,
 ) -> Result<CallResponse, ApiError> {
-    let api_session = api.session_for(&context)?;
+    let live = live_session(&api, &context)?;
     let call = ToolCall { id: check_id(back.id)?, name: back.name, arguments: arguments_json(back.arguments) };
-    let entered = register_call(&api_session, &call.id)?;
-    let _turn = api_session.change_lock(&call.name).await;
-    let listener = Some(api.feed.listener(&api_session.session, &call.id));
+    let work = begin_call(&live, &call.id)?;
+    let _turn = live.change_turn(&call.name, &work.cancel).await;
+    let listener = Some(api.feed.listener(&live.session, &call.id));
     let returned = ResumeRequest { token: back.token, call, decision: None, listener };
-    Ok(call_response(api_session.app.host.resume_call(&api_session.session, returned, &entered.cancel).await?))
+    Ok(call_response(live.host.resume_call(&live.session, returned, &work.cancel).await?))
 }
 
 pub(super) async fn cancel(
@@ -149,7 +142,7 @@ pub(super) async fn cancel(
     context: ApiRequestContext,
     _: EmptyRequest,
 ) -> Result<EmptyResponse, ApiError> {
-    match api.session_for(&context)?.cancel(context.path_param(1)) {
+    match live_session(&api, &context)?.cancel(context.path_param(1)) {
         true => Ok(EmptyResponse {}),
         false => Err(ApiError::not_found("no running call with that id")),
     }
@@ -160,7 +153,7 @@ pub(super) async fn run_message(
     context: ApiRequestContext,
     message: ChatCompletionMessage,
 ) -> Result<ChatToolMessages, ApiError> {
-    let api_session = api.session_for(&context)?;
+    let live = live_session(&api, &context)?;
     if message.tool_calls.len() > MAX_CALLS {
         return Err(ApiError::bad_request(format!("a message may have at most {MAX_CALLS} calls")));
     }
@@ -171,9 +164,8 @@ pub(super) async fn run_message(
     let (mut messages, mut suspended) = (Vec::new(), Vec::new());
     for ChatCompletionCall { id, function: ChatCompletionFunction { name, arguments } } in message.tool_calls {
         let call = ToolCall { id: check_id(id)?, name, arguments };
-        let entered = register_call(&api_session, &call.id)?;
-        let CallResponse { call_id, reply, suspended: put_off, .. } =
-            run_call(&api, &api_session, call, None, &entered).await?;
+        let work = begin_call(&live, &call.id)?;
+        let CallResponse { call_id, reply, suspended: put_off, .. } = run_call(&api, &live, call, None, &work).await?;
         messages.push(ChatToolMessage { role: "tool", tool_call_id: call_id, content: reply });
         suspended.extend(put_off);
     }
@@ -182,21 +174,15 @@ pub(super) async fn run_message(
 
 async fn run_call(
     api: &ApiState,
-    api_session: &Arc<ApiSession>,
+    live: &LiveSession,
     call: ToolCall,
     wait: Option<Duration>,
-    entered: &ApiCallGuard,
+    work: &InFlightWork,
 ) -> Result<CallResponse, ApiError> {
-    let _waiting = api.approver.override_wait(&api_session.session.id, &call.id, wait);
-    let listener = api.feed.listener(&api_session.session, &call.id);
-    let _turn = tokio::select! {
-        turn = api_session.change_lock(&call.name) => turn,
-        // The host says what becomes of a call that was cancelled.
-        () = entered.cancel.cancelled() => None,
-    };
-    let made =
-        api_session.app.host.call_with_progress(&api_session.session, call, &entered.cancel, Some(listener)).await;
-    Ok(call_response(made?))
+    let _waiting = api.approver.override_wait(&live.session.id, &call.id, wait);
+    let listener = api.feed.listener(&live.session, &call.id);
+    let _turn = live.change_turn(&call.name, &work.cancel).await;
+    Ok(call_response(live.host.call_with_progress(&live.session, call, &work.cancel, Some(listener)).await?))
 }
 
 fn call_response(reply: ToolReply) -> CallResponse {
@@ -209,8 +195,12 @@ fn call_response(reply: ToolReply) -> CallResponse {
     CallResponse { call_id, reply: text, error: error.map(ringfence_kernel::ErrorKind::code), suspended: put_off }
 }
 
-fn register_call(api_session: &Arc<ApiSession>, call: &str) -> Result<ApiCallGuard, ApiError> {
-    api_session.register_call(call).ok_or_else(|| ApiError::conflict("a call with that id is already running"))
+fn live_session(api: &ApiState, context: &ApiRequestContext) -> Result<Arc<LiveSession>, ApiError> {
+    Ok(Arc::clone(&api.session_for(context)?.live))
+}
+
+fn begin_call(live: &Arc<LiveSession>, call: &str) -> Result<InFlightWork, ApiError> {
+    live.begin(call).ok_or_else(|| ApiError::conflict("a call with that id is already running"))
 }
 
 fn check_id(id: String) -> Result<String, ApiError> {

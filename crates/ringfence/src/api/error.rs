@@ -10,10 +10,12 @@ use serde::Serialize;
 
 use crate::api::json::json_response;
 use crate::app::AppError;
+use crate::process::messages::{error_chain, print_error};
 use crate::store::transcripts::SqliteTranscriptError;
 
 /// An error response.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub(super) struct ApiError {
     status: StatusCode,
     kind: &'static str,
@@ -111,6 +113,12 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
     }
 
+    /// An internal error with a cause: the client gets the sentence, the operator all of it.
+    fn caused(error: &dyn std::error::Error) -> Self {
+        print_error(&error_chain(error));
+        Self::internal(error.to_string())
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
@@ -155,19 +163,19 @@ impl From<InboxError> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(lost: StoreError) -> Self {
-        Self::internal(lost.to_string())
+        Self::caused(&lost)
     }
 }
 
 impl From<SqliteTranscriptError> for ApiError {
     fn from(error: SqliteTranscriptError) -> Self {
-        Self::internal(error.to_string())
+        Self::caused(&error)
     }
 }
 
 impl From<HostError> for ApiError {
     fn from(fatal: HostError) -> Self {
-        Self::internal(fatal.to_string())
+        Self::caused(&fatal)
     }
 }
 
@@ -178,7 +186,10 @@ impl From<AppError> for ApiError {
             AppError::Run(WorkflowRunError::Id(_)) => Self::bad_request(error.to_string()),
             // The request does not fit the configuration.
             AppError::Config(_) | AppError::Tools(_) => Self::bad_request(error.to_string()),
-            _ => Self::unavailable(error.to_string()),
+            _ => {
+                print_error(&error_chain(&error));
+                Self::unavailable(error.to_string())
+            }
         }
     }
 }

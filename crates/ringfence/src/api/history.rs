@@ -120,7 +120,7 @@ impl ApiState {
 
     /// Sessions of the agent in declared workspaces that no run of the API began.
     fn agent_sessions(&self) -> Result<Vec<HistorySession>, ApiError> {
-        let (own, sessions) = (self.runs.sessions(), SqliteTranscripts::new(&self.state));
+        let (own, sessions) = (self.runs.sessions(), SqliteTranscripts::new(Arc::clone(&self.store)));
         let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
         for (name, directory) in self.declared_directories() {
             // Two names may mean one directory.
@@ -174,7 +174,7 @@ pub(super) async fn show(
     let id = context.path_param(0).to_owned();
     run_blocking(move || {
         for (name, directory) in api.declared_directories() {
-            let (head, entries) = match entries_of(&SqliteTranscripts::new(&api.state), &directory, &id) {
+            let (head, entries) = match entries_of(&SqliteTranscripts::new(Arc::clone(&api.store)), &directory, &id) {
                 Err(SqliteTranscriptError::Unknown(_)) => continue,
                 found => found?,
             };

@@ -47,13 +47,13 @@ use self::routes::{AccessRequirement, Route, RouteTable};
 use self::runs::ApiRuns;
 use self::sessions::ApiSessions;
 use crate::app::AppError;
-use crate::app::taint::TokenTaint;
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
 use crate::http::request_source::RequestSourceCheck;
-use crate::http::session_owners::SessionOwners;
 use crate::http::token_slots::AccessTokenSlots;
+use crate::process::messages::print_error;
+use crate::session::live::TokenSessions;
 use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
 
@@ -69,12 +69,12 @@ pub(crate) struct ApiConfig {
     pub(crate) rate: u32,
 }
 
-/// State that exists before the server listens: the feed that every host of the server publishes to, and the taint of
-/// tokens.
+/// State that exists before the server listens: the feed that every host of the server publishes to, and the sessions of
+/// its tokens.
 #[derive(Debug)]
 pub(crate) struct ApiBuilder {
     feed: EventFeed,
-    taint: TokenTaint,
+    token_sessions: TokenSessions,
     rate: RequestRate,
     config: ApiConfig,
 }
@@ -87,7 +87,7 @@ struct ApiState {
     hosts: HostPool,
     feed: EventFeed,
     approver: DeferringApprover,
-    taint: TokenTaint,
+    token_sessions: TokenSessions,
     sessions: ApiSessions,
     runs: ApiRuns,
     streams: AccessTokenSlots,
@@ -124,7 +124,8 @@ impl Drop for ApiService {
 impl ApiBuilder {
     pub(crate) fn new(config: ApiConfig) -> Self {
         let rate = RequestRate::new(config.rate);
-        Self { feed: EventFeed::new(), taint: TokenTaint::default(), rate, config }
+        let feed = EventFeed::new();
+        Self { token_sessions: TokenSessions::new(feed.owners().clone()), feed, rate, config }
     }
 
     /// The audit sink of a host of the same server.
@@ -132,14 +133,9 @@ impl ApiBuilder {
         Box::new(self.feed.clone())
     }
 
-    /// The taint of the tokens of the same server.
-    pub(crate) fn taint(&self) -> TokenTaint {
-        self.taint.clone()
-    }
-
-    /// The owners of the sessions of the same server.
-    pub(crate) fn owners(&self) -> SessionOwners {
-        self.feed.owners().clone()
+    /// The sessions of the tokens of the same server.
+    pub(crate) fn token_sessions(&self) -> TokenSessions {
+        self.token_sessions.clone()
     }
 
     /// The limit that requests of both fronts count towards.
@@ -154,7 +150,7 @@ impl ApiBuilder {
         source: RequestSourceCheck,
         stop: CancellationToken,
     ) -> Result<ApiService, AppError> {
-        let Self { feed, taint: pasts, rate, config: ingredients } = self;
+        let Self { feed, token_sessions, rate, config: ingredients } = self;
         let ApiConfig { flags, environment, tokens, wait, .. } = ingredients;
         let longest =
             usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
@@ -166,7 +162,7 @@ impl ApiBuilder {
             hosts: HostPool::new(flags, environment, feed.clone(), waits.clone())?,
             feed,
             approver: waits,
-            taint: pasts,
+            token_sessions,
             sessions: ApiSessions::new(),
             runs: ApiRuns::new(),
             streams: events::stream_slots(),
@@ -178,9 +174,12 @@ impl ApiBuilder {
             counts: RequestCounts::default(),
             document,
         });
-        // A session that cannot be opened again now is still in the store.
-        let _ = api.restore_sessions().await;
-        let _ = api.restore_runs().await;
+        // What cannot be restored now is still in the store.
+        for restored in [api.restore_sessions().await, api.restore_runs().await] {
+            if let Err(error) = restored {
+                print_error(&format!("cannot restore sessions and runs of the server: {error}"));
+            }
+        }
         let ending = Arc::clone(&api);
         tokio::spawn(async move {
             stop.cancelled().await;

@@ -11,12 +11,11 @@ use std::time::SystemTime;
 
 use axum::response::Response;
 use ringfence_agent::{AgentEvent, AgentObserver, AnnouncingApprover};
-use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal, Session};
+use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
-use tokio_util::sync::CancellationToken;
 
 use crate::agent::events::{event_json, outcome_json};
 use crate::agent::{AgentBuilder, AgentError, open_model};
@@ -31,6 +30,8 @@ use crate::app::workspace_id;
 use crate::approval::approver_for;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, heaviest_token};
 use crate::process::lock::lock;
+use crate::process::messages::{error_chain, print_error};
+use crate::session::live::LiveSession;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
 
@@ -139,7 +140,16 @@ fn other_token_error() -> ApiError {
 struct ApiRun {
     stored: Mutex<StoredRun>,
     feed: EventFeed,
-    cancel: Mutex<CancellationToken>,
+    /// The agent's session, unless the run is from before the server started.
+    live: Option<Arc<LiveSession>>,
+}
+
+impl ApiRun {
+    fn cancel(&self) {
+        if let Some(live) = &self.live {
+            live.cancel_all();
+        }
+    }
 }
 
 /// Every run, by its id.
@@ -152,7 +162,7 @@ impl ApiRuns {
     }
 
     pub(super) fn cancel_all(&self) {
-        lock(&self.0).values().for_each(|run| lock(&run.cancel).cancel());
+        lock(&self.0).values().for_each(|run| run.cancel());
     }
 
     /// Takes one in. Where there are too many, the token that has most of those that are over loses its oldest.
@@ -237,12 +247,18 @@ impl ApiState {
         let api = Arc::clone(self);
         let bodies = run_blocking(move || Ok(api.store.records(ApiTable::Runs)?)).await?;
         for body in bodies {
-            let Ok(mut kept) = serde_json::from_str::<StoredRun>(&body) else { continue };
+            let mut kept = match serde_json::from_str::<StoredRun>(&body) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    print_error(&format!("ignored a stored run that cannot be read: {error}"));
+                    continue;
+                }
+            };
             if kept.view.state == "running" {
                 "interrupted".clone_into(&mut kept.view.state);
             }
             let id = kept.view.id.clone();
-            let run = ApiRun { stored: Mutex::new(kept), feed: EventFeed::starting_at(1), cancel: Mutex::default() };
+            let run = ApiRun { stored: Mutex::new(kept), feed: EventFeed::starting_at(1), live: None };
             lock(&self.runs.0).insert(id, Arc::new(run));
         }
         Ok(())
@@ -285,7 +301,7 @@ impl ApiState {
             HostPoolKey { agent: kept.view.agent.clone(), ..HostPoolKey::for_workspace(Some(&kept.view.workspace)) };
         let (settings, environment) = self.hosts.settings(&which)?;
         let (observer, also) = (Arc::clone(&observer_feed) as Arc<dyn AgentObserver>, Box::new(self.feed.clone()));
-        let (pasts, owner) = (self.taint.clone(), kept.owner.clone());
+        let (tokens, owner) = (self.token_sessions.clone(), kept.owner.clone());
         let made = spawn_blocking(move || {
             let directory = workspace_id(&settings, &environment)?;
             let asks = || {
@@ -298,7 +314,7 @@ impl ApiState {
                 settings,
                 environment: &environment,
                 mode: SharedSessionMode::default(),
-                taint: pasts.for_token(&owner, &directory),
+                taint: tokens.taint().for_token(&owner, &directory),
                 tap: Some(also),
             };
             making.build(resume.as_deref())
@@ -311,25 +327,30 @@ impl ApiState {
             true => format!("agent of {}", kept.token_name()),
             false => kept.token_name().to_owned(),
         });
-        made.app.session =
-            Arc::new(Session { taint: session.taint.clone(), ..session.for_principal(&session.id, caller) });
-        let ownership = self.feed.owners().register(&made.app.session, &kept.owner);
+        let session = session.for_principal(&session.id, caller);
+        let live = self.token_sessions.open(&kept.owner, &made.app.workspace_id, &made.app.host, session);
+        made.app.session = Arc::clone(&live.session);
         kept.view.session.clone_from(&made.app.session.id);
         let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
-        let cancel = CancellationToken::new();
-        let run = Arc::new(ApiRun { stored: Mutex::new(kept), feed, cancel: Mutex::new(cancel.clone()) });
+        let work = live.begin(&id).ok_or_else(|| ApiError::conflict("this run is still active"))?;
+        let run = Arc::new(ApiRun { stored: Mutex::new(kept), feed, live: Some(live) });
         self.store_run(&run).await?;
         self.runs.insert(id, Arc::clone(&run));
         self.publish_run(&run);
         let (api, working) = (Arc::clone(self), Arc::clone(&run));
         tokio::spawn(async move {
-            let (_slot, _owner) = (slot, ownership);
-            let outcome = match made.start(&cancel).await {
-                Ok((agent, mut history, saved)) => {
-                    let outcome = outcome_json(&agent.run(&prompt, &mut history, &cancel).await);
-                    // A run whose session could not be updated still has the outcome itself.
-                    let _ = saved.record_outcome(&outcome);
-                    outcome
+            let _slot = slot;
+            let outcome = match made.start(&work.cancel).await {
+                Ok(mut conversation) => {
+                    let outcome = conversation.run(&prompt, &work.cancel).await;
+                    // The run itself has the outcome too.
+                    if let Err(error) = conversation.record(&outcome) {
+                        print_error(&format!(
+                            "cannot store the outcome of a run in its session: {}",
+                            error_chain(&error)
+                        ));
+                    }
+                    outcome_json(&outcome)
                 }
                 Err(failure) => json!({"end": "host_error", "why": failure.to_string(), "text": ""}),
             };
@@ -343,7 +364,9 @@ impl ApiState {
                 state.clone_into(&mut view.state);
                 view.outcome = Some(outcome);
             }
-            let _ = api.store_run(&working).await;
+            if let Err(error) = api.store_run(&working).await {
+                print_error(&format!("cannot store the outcome of a run: {error}"));
+            }
             api.publish_run(&working);
         });
         Ok(run)
@@ -434,7 +457,7 @@ pub(super) async fn cancel(
     if !lock(&run.stored).may_be_cancelled_by(&context.identity) {
         return Err(other_token_error());
     }
-    lock(&run.cancel).cancel();
+    run.cancel();
     Ok(EmptyResponse {})
 }
 
@@ -481,7 +504,7 @@ mod tests {
             outcome: None,
         };
         let kept = Mutex::new(StoredRun { view, owner: owner.to_owned(), token_name: None, is_page: false });
-        (id, Arc::new(ApiRun { stored: kept, feed: EventFeed::starting_at(1), cancel: Mutex::default() }))
+        (id, Arc::new(ApiRun { stored: kept, feed: EventFeed::starting_at(1), live: None }))
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! A session is on disk before its ID is returned. All sessions of one token on one workspace share their taint. One
 //! that is restored after a restart counts as fully tainted: its earlier taint is not stored.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -12,8 +11,6 @@ use ringfence_kernel::{Assurance, AuthScope, Dialect, Principal, Session, Taint}
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex as Line, MutexGuard as Turn};
-use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiState;
 use crate::api::error::ApiError;
@@ -22,9 +19,10 @@ use crate::api::hosts::{HostLease, HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::App;
 use crate::config::limits::LimitsConfigSection;
-use crate::http::session_owners::SessionOwnership;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit, heaviest_token};
 use crate::process::lock::lock;
+use crate::process::messages::print_error;
+use crate::session::live::LiveSession;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
 
@@ -90,53 +88,18 @@ struct StoredSession {
     limits: Map<String, Value>,
 }
 
-/// A session, and what goes with it.
+/// A live session with its stored form.
 #[derive(Debug)]
 pub(super) struct ApiSession {
     stored: Mutex<StoredSession>,
-    pub(super) session: Arc<Session>,
-    pub(super) app: Arc<App>,
-    /// The calls that are under way.
-    calls: Mutex<HashMap<String, CancellationToken>>,
-    /// Held by a call that may change something.
-    changes: Line<()>,
-    call_count: AtomicU64,
-    _owner: SessionOwnership,
+    pub(super) live: Arc<LiveSession>,
+    /// The pool keeps a host that is in use.
+    _app: Arc<App>,
     _slot: TokenSlotPermit,
     _lease: HostLease,
 }
 
 impl ApiSession {
-    /// Waits until no call that came before may still change something. At once where this one only reads.
-    pub(super) async fn change_lock(&self, tool: &str) -> Option<Turn<'_, ()>> {
-        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only());
-        if only_reads { None } else { Some(self.changes.lock().await) }
-    }
-
-    pub(super) fn next_call_id(&self) -> String {
-        format!("call-{}", self.call_count.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    /// Enters a call. Nothing where one of this id is under way.
-    pub(super) fn register_call(self: &Arc<Self>, call: &str) -> Option<ApiCallGuard> {
-        let cancel = CancellationToken::new();
-        let mut calls = lock(&self.calls);
-        if calls.contains_key(call) {
-            return None;
-        }
-        calls.insert(call.to_owned(), cancel.clone());
-        Some(ApiCallGuard { session: Arc::clone(self), call: call.to_owned(), cancel })
-    }
-
-    /// Cancels a call. False where none of this id is under way.
-    pub(super) fn cancel(&self, call: &str) -> bool {
-        lock(&self.calls).get(call).map(CancellationToken::cancel).is_some()
-    }
-
-    fn cancel_all(&self) {
-        lock(&self.calls).values().for_each(CancellationToken::cancel);
-    }
-
     fn view(&self) -> SessionView {
         lock(&self.stored).view.clone()
     }
@@ -147,20 +110,6 @@ impl ApiSession {
 
     fn is_owned_by(&self, who: &TokenIdentity) -> bool {
         lock(&self.stored).owner == *who.id
-    }
-}
-
-/// A call that is under way, until it is dropped.
-#[derive(Debug)]
-pub(super) struct ApiCallGuard {
-    session: Arc<ApiSession>,
-    call: String,
-    pub(super) cancel: CancellationToken,
-}
-
-impl Drop for ApiCallGuard {
-    fn drop(&mut self) {
-        lock(&self.session.calls).remove(&self.call);
     }
 }
 
@@ -183,7 +132,7 @@ impl ApiSessions {
     }
 
     pub(super) fn cancel_all(&self) {
-        lock(&self.open).values().for_each(|api_session| api_session.cancel_all());
+        lock(&self.open).values().for_each(|api_session| api_session.live.cancel_all());
     }
 
     fn find(&self, id: &str) -> Option<Arc<ApiSession>> {
@@ -197,7 +146,13 @@ impl ApiState {
         let api = Arc::clone(self);
         let kept = run_blocking(move || Ok(api.store.records(ApiTable::Sessions)?)).await?;
         for body in kept {
-            let Ok(kept) = serde_json::from_str::<StoredSession>(&body) else { continue };
+            let kept = match serde_json::from_str::<StoredSession>(&body) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    print_error(&format!("ignored a stored session that cannot be read: {error}"));
+                    continue;
+                }
+            };
             if kept.view.ended.is_some() {
                 lock(&self.sessions.ended).push(kept);
                 continue;
@@ -206,10 +161,16 @@ impl ApiState {
             let slot = self.sessions.slots.acquire_existing(&kept.owner);
             match self.open_session(kept.clone(), slot).await {
                 Ok(api_session) => {
-                    Taint::ALL.into_iter().for_each(|bit| api_session.session.taint.add(bit));
+                    Taint::ALL.into_iter().for_each(|bit| api_session.live.session.taint.add(bit));
                     lock(&self.sessions.open).insert(id, api_session);
                 }
-                Err(_) => self.close_session(kept).await?,
+                Err(error) => {
+                    print_error(&format!(
+                        "ended the session `{}`, which cannot be opened again: {error}",
+                        kept.view.id
+                    ));
+                    self.close_session(kept).await?;
+                }
             }
         }
         Ok(())
@@ -228,24 +189,12 @@ impl ApiState {
         let model = &app.session;
         let keys: LimitsConfigSection = serde_json::from_value(Value::Object(kept.limits.clone()))
             .map_err(|error| ApiError::bad_request(format!("limits: {error}")))?;
-        let session = Arc::new(Session {
+        let session = Session {
             limits: model.limits.tightened(&keys.apply_to(&model.limits)),
-            taint: self.taint.for_token(&kept.owner, &app.workspace_id),
             ..model.for_principal(&view.id, Principal::agent(&view.principal))
-        });
-        let _owner = self.feed.owners().register(&session, &kept.owner);
-        let (calls, changes, count) = Default::default();
-        Ok(Arc::new(ApiSession {
-            stored: Mutex::new(kept),
-            session,
-            app,
-            calls,
-            changes,
-            call_count: count,
-            _owner,
-            _slot: slot,
-            _lease: lease,
-        }))
+        };
+        let live = self.token_sessions.open(&kept.owner, &app.workspace_id, &app.host, session);
+        Ok(Arc::new(ApiSession { stored: Mutex::new(kept), live, _app: app, _slot: slot, _lease: lease }))
     }
 
     async fn close_session(&self, mut kept: StoredSession) -> Result<(), ApiError> {
@@ -332,8 +281,8 @@ pub(super) async fn create(
     };
     let kept = StoredSession { view: view.clone(), owner: owner.clone(), limits: new.limits.clone() };
     let api_session = api.open_session(kept, slot).await?;
-    view.dialect = api_session.session.dialect.name().to_owned();
-    view.agent = api_session.session.agent.clone();
+    view.dialect = api_session.live.session.dialect.name().to_owned();
+    view.agent = api_session.live.session.agent.clone();
     let kept = StoredSession { view: view.clone(), owner, limits: new.limits };
     *lock(&api_session.stored) = kept.clone();
     api.store_session(&kept).await?;
@@ -391,9 +340,9 @@ pub(super) async fn end(
     }
     lock(&api_session.stored).view.ended = Some(now());
     let kept = lock(&api_session.stored).clone();
-    api_session.cancel_all();
-    let (host, session) = (api_session.app.host.clone(), id.to_owned());
-    run_blocking(move || Ok(host.withdraw_requests(&session)?)).await?;
+    api_session.live.cancel_all();
+    let live = Arc::clone(&api_session.live);
+    run_blocking(move || Ok(live.withdraw_requests()?)).await?;
     api.close_session(kept.clone()).await?;
     lock(&api.sessions.open).remove(id);
     api.publish_session(&kept);

@@ -5,7 +5,6 @@ pub(crate) mod isolation_report;
 pub(crate) mod policy_text;
 pub mod roots;
 pub mod session_mode;
-pub(crate) mod taint;
 pub(crate) mod tool_listing;
 pub mod trust;
 
@@ -506,7 +505,11 @@ fn audit_sink(
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<Box<dyn AuditSink>, AppError> {
     refuse_newer_store(&settings.state)?;
-    let mut chain = AuditLog::open(&settings.state)?.with_commit_log(commit_log, BeginDurability::Deferred);
+    let mut chain = AuditLog::open(&settings.state)?
+        .with_commit_log(commit_log, BeginDurability::Deferred)
+        .with_close_report(|error| {
+            print_error(&format!("cannot sign the end of the audit log: {}", IoText(error)));
+        });
     refuse_earlier_versions(&settings.state)?;
     if let Some(heads) = &settings.audit_heads {
         chain = chain.with_head_copy(open_log(heads).map_err(AppError::Heads)?);

@@ -15,7 +15,6 @@ use ringfence_agent::{
 use ringfence_kernel::{Approver, sanitize_line, sanitize_text};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::events::outcome_json;
 use crate::agent::{AgentBuilder, ModelOptions, PreparedAgent, open_model};
 use crate::approval::tty::TtyApprover;
 use crate::approval::{approver_for, deny_all};
@@ -180,9 +179,9 @@ pub(crate) fn run_prompt(made: PreparedAgent, prompt: &str) -> Result<AgentOutco
         if let Ok(signals) = ShutdownSignals::install() {
             tokio::spawn(signals.cancel_on_signal(cancel.clone()));
         }
-        let (agent, mut history, saved) = made.start(&cancel).await?;
-        let outcome = agent.run(prompt, &mut history, &cancel).await;
-        saved.record_outcome(&outcome_json(&outcome))?;
+        let mut conversation = made.start(&cancel).await?;
+        let outcome = conversation.run(prompt, &cancel).await;
+        conversation.record(&outcome)?;
         Ok(outcome)
     });
     // A worker that a file system holds must not hold the program too.

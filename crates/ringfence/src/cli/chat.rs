@@ -8,16 +8,15 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringfence_agent::{Agent, AgentEvent, AgentObserver, AgentOutcome, MessageHistory};
+use ringfence_agent::{Agent, AgentEvent, AgentObserver, AgentOutcome};
 use ringfence_kernel::{SessionTaint, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::events::outcome_json;
 use crate::agent::model::open_model;
 use crate::agent::tool_prompt::first_sentence;
-use crate::agent::{AgentBuilder, cards};
+use crate::agent::{AgentBuilder, AgentConversation, cards};
 use crate::app::build_person_app;
 use crate::app::session_mode;
 use crate::cli::agent::{EXIT_CANCELLED, approver};
@@ -28,7 +27,6 @@ use crate::cli::observers::SharedWriter;
 use crate::cli::{CliError, make_call};
 use crate::config::{AppSettings, Environment};
 use crate::process::signals::{ShutdownSignalKind, ShutdownSignals};
-use crate::store::transcripts::TranscriptWriter;
 
 const PROMPT: &str = "> ";
 
@@ -62,9 +60,7 @@ enum ChatExit {
 
 /// A session that is talked in.
 struct ChatSession {
-    agent: Agent,
-    history: MessageHistory,
-    transcript: TranscriptWriter,
+    conversation: AgentConversation,
     /// The changes of the last prompt, the oldest first.
     last_changes: Vec<String>,
 }
@@ -110,14 +106,15 @@ impl TerminalChat<'_> {
             tap: None,
         };
         let made = making.build(resume)?;
-        let (agent, history, saved) = runtime.block_on(made.start(&CancellationToken::new()))?;
-        let known = match history.messages().len() {
+        let conversation = runtime.block_on(made.start(&CancellationToken::new()))?;
+        let known = match conversation.history.messages().len() {
             0 => String::new(),
             count => format!(" with {}", cards::count(count, "message")),
         };
+        let agent = &conversation.agent;
         let model = sanitize_line(agent.model.name());
         screen.print(&format!("{model}, session {}{known}; type /help for commands\n", agent.session.id));
-        Ok(ChatSession { agent, history, transcript: saved, last_changes: Vec::new() })
+        Ok(ChatSession { conversation, last_changes: Vec::new() })
     }
 
     fn chat_loop(
@@ -154,7 +151,7 @@ impl TerminalChat<'_> {
                 prompt => match runtime.block_on(run_prompt(chat, prompt, signals)) {
                     Some(outcome) => {
                         chat.last_changes = outcome.ledger.changes.clone();
-                        chat.transcript.record_outcome(&outcome_json(&outcome))?;
+                        chat.conversation.record(&outcome)?;
                         interrupted = matches!(outcome.stop_reason, ringfence_agent::AgentStopReason::Cancelled);
                     }
                     None => return Ok(ChatExit::Quit(EXIT_CANCELLED)),
@@ -168,8 +165,8 @@ impl TerminalChat<'_> {
         let (command_name, rest) = command.split_once(' ').unwrap_or((command, ""));
         let output = match (command_name, rest.trim()) {
             ("/help", _) => HELP.to_owned(),
-            ("/tools", _) => tool_list(&chat.agent),
-            ("/model", "") => format!("{}\n", chat.agent.model.name()),
+            ("/tools", _) => tool_list(&chat.conversation.agent),
+            ("/model", "") => format!("{}\n", chat.conversation.agent.model.name()),
             ("/model", name) => self.change_model(name, chat),
             ("/log", _) => self.log(chat).unwrap_or_else(|failure| format!("{failure}\n")),
             ("/undo", _) => self.undo(chat).unwrap_or_else(|failure| format!("{failure}\n")),
@@ -184,7 +181,7 @@ impl TerminalChat<'_> {
         match open_model(&settings, self.environment) {
             Ok(model) => {
                 let output = format!("{}\n", model.name());
-                chat.agent.model = model;
+                chat.conversation.agent.model = model;
                 self.settings.model = settings;
                 output
             }
@@ -193,7 +190,7 @@ impl TerminalChat<'_> {
     }
 
     fn log(&self, chat: &ChatSession) -> Result<String, CliError> {
-        let value = self.call_as_person("list_changes", &json!({"session": chat.agent.session.id}))?;
+        let value = self.call_as_person("list_changes", &json!({"session": chat.conversation.agent.session.id}))?;
         Ok(match value {
             Ok(value) if changes_text::format_changes(&value).is_empty() => "no changes\n".to_owned(),
             Ok(value) => changes_text::format_changes(&value),
@@ -229,7 +226,7 @@ impl TerminalChat<'_> {
 /// Works on a prompt. Nothing where the person left meanwhile.
 async fn run_prompt(chat: &mut ChatSession, prompt: &str, signals: &mut ShutdownSignals) -> Option<AgentOutcome> {
     let cancel = CancellationToken::new();
-    let run = chat.agent.run(prompt, &mut chat.history, &cancel);
+    let run = chat.conversation.run(prompt, &cancel);
     tokio::pin!(run);
     loop {
         tokio::select! {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -28,6 +29,7 @@ use crate::mcp::install::plan;
 use crate::mcp::{CANCEL_GRACE, McpFrontend, McpHttpShared, ToolResultFormat};
 use crate::process::messages::print_error;
 use crate::process::signals::ShutdownSignals;
+use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
 
 /// More than a token has requests at once, since some clients keep a connection beside them.
@@ -169,7 +171,7 @@ pub(crate) fn serve_http(
     options: ServeOptions,
 ) -> Result<CommandOutcome, CliError> {
     let ServeOptions { address, origin, public_url, trusted_proxy, wait, rate, structured, print_link } = options;
-    let (tokens, wait) = (TokenStore::new(&settings.state), Duration::from_secs(wait));
+    let (tokens, wait) = (TokenStore::new(Arc::new(SqliteStore::new(&settings.state))), Duration::from_secs(wait));
     let ingredients = ApiConfig { flags, environment: environment.clone(), tokens: tokens.clone(), wait, rate };
     let api = ApiBuilder::new(ingredients);
     let proxies = TrustedProxies(trusted_proxy.into());
@@ -223,8 +225,7 @@ impl HttpServer {
             tokens: self.tokens,
             source: source.clone(),
             rate: api.rate(),
-            taint: api.taint(),
-            owners: api.owners(),
+            sessions: api.token_sessions(),
         };
         let mcp = front.http_router(app, shared, &stop);
         let api = api.open(&app.settings, source, stop.clone()).await?;
@@ -288,7 +289,7 @@ pub(crate) fn run_token_command(
     environment: &Environment,
     command: TokenCommand,
 ) -> Result<CommandOutcome, CliError> {
-    let tokens = TokenStore::new(&settings.state);
+    let tokens = TokenStore::new(Arc::new(SqliteStore::new(&settings.state)));
     let confirm = |shown: &str| {
         let terminal = TtyApprover::new(settings, environment);
         terminal.confirm(shown, "create it?").map_err(|_| CliError::NotInteractive)

@@ -4,6 +4,8 @@
 //!
 //! Not here: storing them (`store/transcripts.rs`), and printing (`mod.rs`).
 
+use std::sync::Arc;
+
 use clap::{Subcommand, ValueEnum};
 use ringfence_agent::{Ledger, TranscriptMessage};
 use ringfence_kernel::{sanitize_json, sanitize_line};
@@ -13,6 +15,7 @@ use crate::app::workspace_id;
 use crate::cli::CliError;
 use crate::cli::approvals::CommandOutcome;
 use crate::config::{AppSettings, Environment};
+use crate::store::SqliteStore;
 use crate::store::transcripts::{SqliteTranscripts, TranscriptEntry, TranscriptHeader, close_open_calls, entries_of};
 
 #[derive(Debug, Subcommand)]
@@ -50,7 +53,7 @@ pub(crate) fn run_sessions_command(
     environment: &Environment,
     command: SessionsCommand,
 ) -> Result<CommandOutcome, CliError> {
-    let sessions = SqliteTranscripts::new(&settings.state);
+    let sessions = SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state)));
     let directory = workspace_id(settings, environment)?;
     Ok(CommandOutcome::Print(match command {
         SessionsCommand::List { json: false } => format_list(&sessions.list(&directory)?),

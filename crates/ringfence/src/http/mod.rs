@@ -4,7 +4,6 @@ pub(crate) mod listener;
 pub(crate) mod request_auth;
 pub(crate) mod request_rate;
 pub(crate) mod request_source;
-pub(crate) mod session_owners;
 pub(crate) mod token_slots;
 
 /// Bytes of a message besides its arguments.

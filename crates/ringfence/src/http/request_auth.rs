@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits};
 use crate::process::lock::lock;
+use crate::process::messages::{error_chain, print_error};
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// Long bodies that are read at once; each can be as long as the arguments of a call.
@@ -40,7 +41,7 @@ pub(crate) enum AuthError {
     MissingToken,
     #[error("unknown token")]
     UnknownToken,
-    #[error("cannot read the token file")]
+    #[error("cannot read the tokens")]
     Unreadable,
 }
 
@@ -53,7 +54,11 @@ pub(crate) async fn authenticate(tokens: &TokenStore, headers: &HeaderMap) -> Re
     let (tokens, token) = (tokens.clone(), token.trim().to_owned());
     match spawn_blocking(move || tokens.authenticate(&token)).await {
         Ok(Ok(owner)) => owner.ok_or(AuthError::UnknownToken),
-        Ok(Err(_)) | Err(_) => Err(AuthError::Unreadable),
+        Ok(Err(error)) => {
+            print_error(&format!("cannot authenticate a request: {}", error_chain(&error)));
+            Err(AuthError::Unreadable)
+        }
+        Err(_) => Err(AuthError::Unreadable),
     }
 }
 

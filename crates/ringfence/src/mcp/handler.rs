@@ -9,7 +9,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -42,6 +41,7 @@ use crate::mcp::resources::{self, ResourceEncoding};
 use crate::mcp::session::{McpRootsState, McpSession, McpSessionSource};
 use crate::mcp::tools::{ToolResultFormat, ToolResultSettings, call_result, tool};
 use crate::mcp::truncate;
+use crate::process::messages::{error_chain, print_error};
 
 /// The name of our question among those that a result can have.
 const APPROVAL_INPUT: &str = "approval";
@@ -95,8 +95,7 @@ impl McpServerHandler {
         client: &'a McpClientInfo,
         context: &'a RequestContext<RoleServer>,
     ) -> McpCall<'a> {
-        let call =
-            ToolCall { id: format!("call-{}", mcp_session.next_call_number()), name: name.to_owned(), arguments };
+        let call = ToolCall { id: mcp_session.live.next_call_id(), name: name.to_owned(), arguments };
         let level = match client.era {
             ProtocolEra::Handshake => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
             ProtocolEra::Stateless => context.meta.log_level(),
@@ -127,14 +126,14 @@ impl McpServerHandler {
         if *known == McpRootsState::Unknown {
             if let Ok(Ok(result)) = timeout(ROOTS_TIMEOUT, context.peer.list_roots()).await {
                 let open = McpDeclaredRoots::from_uris(result.roots.iter().map(|root| root.uri.as_str()));
-                self.context.front.roots.narrow(&mcp_session.session.id, &open, &self.context.mounts);
+                self.context.front.roots.narrow(&mcp_session.session().id, &open, &self.context.mounts);
             }
             *known = McpRootsState::Known;
         }
     }
 
     fn register_caller(&self, mcp_call: &McpCall<'_>) -> WaitingMcpClientGuard {
-        self.context.front.callers.register(&mcp_call.session.session.id, &mcp_call.call.id, mcp_call.caller.clone())
+        self.context.front.callers.register(&mcp_call.session.session().id, &mcp_call.call.id, mcp_call.caller.clone())
     }
 
     async fn call(
@@ -149,11 +148,7 @@ impl McpServerHandler {
         let mcp_session = self.source.session(client.era, &context)?;
         self.refresh_roots(&mcp_session, &client, &context).await;
         let mut mcp_call = self.new_call(&mcp_session, (&params.name, arguments), &client, &context);
-        let _turn = tokio::select! {
-            turn = mcp_session.change_lock(&params.name) => turn,
-            // The host says what becomes of a call that was cancelled.
-            () = context.ct.cancelled() => None,
-        };
+        let _turn = mcp_session.live.change_turn(&params.name, &context.ct).await;
         let reply = match params.request_state.filter(|_| client.era == ProtocolEra::Stateless) {
             Some(token) => self.resume_call(&mut mcp_call, token, params.input_responses).await,
             None => self.run_call(&mut mcp_call).await,
@@ -172,7 +167,7 @@ impl McpServerHandler {
                     self.wait_for_answer(&waiting.request).await;
                     let listener = Some(Arc::new(caller.progress.clone()) as _);
                     let back = ResumeRequest { token: waiting.token, call: call.clone(), decision: None, listener };
-                    self.context.host.resume_call(&mcp_session.session, back, cancel).await
+                    self.context.host.resume_call(mcp_session.session(), back, cancel).await
                 };
                 notifier.run_with_progress(going_on).await
             }
@@ -180,7 +175,7 @@ impl McpServerHandler {
                 let listener = Some(Arc::new(caller.progress.clone()) as _);
                 notifier
                     .run_with_progress(self.context.host.call_with_progress(
-                        &mcp_session.session,
+                        mcp_session.session(),
                         call.clone(),
                         cancel,
                         listener,
@@ -205,7 +200,7 @@ impl McpServerHandler {
         let listener = Some(Arc::new(mcp_call.caller.progress.clone()) as _);
         let back = ResumeRequest { token, call: mcp_call.call.clone(), decision: answered, listener };
         let McpCall { session: mcp_session, cancel, notifier, .. } = mcp_call;
-        notifier.run_with_progress(self.context.host.resume_call(&mcp_session.session, back, cancel)).await
+        notifier.run_with_progress(self.context.host.resume_call(mcp_session.session(), back, cancel)).await
     }
 
     /// Returns when a request is answered, or a client would not wait any longer.
@@ -295,7 +290,7 @@ impl McpServerHandler {
     fn result_settings<'a>(&self, mcp_call: &'a McpCall<'_>) -> ToolResultSettings<'a> {
         ToolResultSettings {
             tool: &mcp_call.call.name,
-            dialect: mcp_call.session.session.dialect,
+            dialect: mcp_call.session.session().dialect,
             form: self.form_for(mcp_call.client),
             most: mcp_call.session.max_message_bytes(),
         }
@@ -457,18 +452,14 @@ fn truncate_name(name: &str) -> &str {
 impl Drop for McpServerHandler {
     fn drop(&mut self) {
         if let Some(mcp_session) = self.source.own_session() {
-            self.context.front.roots.remove_session(&mcp_session.session.id);
+            self.context.front.roots.remove_session(&mcp_session.session().id);
         }
     }
 }
 
 /// The call cannot be made safely, or its outcome is unknown.
 fn internal_error(fatal: &HostError) -> ErrorData {
-    let mut text = fatal.to_string();
-    let mut cause = std::error::Error::source(fatal);
-    while let Some(error) = cause {
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
+    let text = error_chain(fatal);
+    print_error(&text);
     ErrorData::internal_error(text, None)
 }

@@ -19,7 +19,7 @@ use axum::response::Response;
 use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
-use ringfence_kernel::{AuthScope, StrictJsonError, check_json};
+use ringfence_kernel::AuthScope;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -28,18 +28,18 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::app::taint::TokenTaint;
+use crate::codec::jsonrpc::check_message;
 use crate::http::ENVELOPE_BYTES;
 use crate::http::listener::ConnectionHandle;
 use crate::http::request_auth::{AuthError, RequestBodyError, RequestBodyReader, TOKEN_RECHECK, authenticate};
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
 use crate::http::request_source::RequestSourceCheck;
-use crate::http::session_owners::SessionOwners;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit};
 use crate::mcp::handler::McpServerHandler;
 use crate::mcp::session::{McpHttpConnection, McpSessionSource, McpSessions, McpTokenId};
 use crate::mcp::{McpFrontend, McpServerContext};
 use crate::process::lock::lock;
+use crate::session::live::TokenSessions;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// A session of an older client ends when it was idle for so long.
@@ -140,15 +140,14 @@ pub(crate) struct McpHttpShared {
     pub(crate) tokens: TokenStore,
     pub(crate) source: RequestSourceCheck,
     pub(crate) rate: RequestRate,
-    pub(crate) taint: TokenTaint,
-    pub(crate) owners: SessionOwners,
+    pub(crate) sessions: TokenSessions,
 }
 
 impl McpFrontend {
     /// The route of MCP clients, for a server with a listener of its own.
     pub(crate) fn http_router(&self, app: &App, shared: McpHttpShared, stop: &CancellationToken) -> Router {
-        let McpHttpShared { tokens, source, rate, taint, owners } = shared;
-        let sessions = McpSessions::new(app, taint, owners);
+        let McpHttpShared { tokens, source, rate, sessions } = shared;
+        let sessions = McpSessions::new(app, sessions);
         let auth = self.auth_layer(app, sessions, tokens, source, (rate, stop));
         Router::new().route("/mcp", any(enter)).with_state(auth)
     }
@@ -304,12 +303,8 @@ impl McpEventStream {
 
 /// The error response for a body that is not JSON, or has duplicate keys.
 fn json_error(body: &[u8]) -> Option<Response> {
-    let (code, message) = match check_json(body) {
-        Ok(()) => return None,
-        Err(StrictJsonError::Syntax) => (-32700, "the body is not valid JSON".to_owned()),
-        Err(StrictJsonError::DuplicateKey(detail)) => (-32600, detail),
-    };
-    let error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}});
+    let error = check_message(body).err()?.error;
+    let error = json!({"jsonrpc": "2.0", "error": {"code": error.code(), "message": error.to_string()}});
     let mut response = text_response(StatusCode::BAD_REQUEST, &error.to_string());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Some(response)

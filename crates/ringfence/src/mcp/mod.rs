@@ -49,6 +49,7 @@ use self::transport::StdioServerTransport;
 use crate::app::App;
 use crate::app::roots::McpSessionRoots;
 use crate::http::ENVELOPE_BYTES;
+use crate::session::live::LiveSession;
 
 /// Grace time of cancelled calls.
 pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(6);
@@ -114,7 +115,7 @@ impl McpFrontend {
         let wire = StdioServerTransport::new(input, output, longest, in_flight.clone(), gone.clone());
         let server = McpServerHandler::new(
             McpServerContext::new(self, app),
-            McpSessionSource::Stdio(McpSession::new(session, app.host.clone(), None)),
+            McpSessionSource::Stdio(McpSession::new(LiveSession::new(session, app.host.clone()))),
             gone,
         );
         let running = serve_directly_with_ct(CatchPanicService(server), wire, None, stop.clone());

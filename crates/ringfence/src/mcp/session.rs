@@ -1,7 +1,6 @@
 //! MCP session: a client's session with the host, and its protocol state.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::http::request::Parts;
@@ -9,13 +8,13 @@ use ringfence_kernel::{AuthScope, Host, Principal, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
-use tokio::sync::{Mutex as Line, MutexGuard};
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::app::App;
-use crate::app::taint::TokenTaint;
-use crate::http::session_owners::{SessionOwners, SessionOwnership};
 use crate::mcp::client_info::ProtocolEra;
 use crate::mcp::deferred::DeferredCalls;
+use crate::process::messages::{error_chain, print_error};
+use crate::session::live::{LiveSession, TokenSessions};
 use crate::store::tokens::TokenIdentity;
 
 /// State of the client's roots.
@@ -25,56 +24,37 @@ pub(super) enum McpRootsState {
     Known,
 }
 
-/// A session, and what goes with it.
+/// A live session with the protocol state of its client.
 #[derive(Debug)]
 pub(super) struct McpSession {
-    pub(super) session: Arc<Session>,
-    host: Host,
-    /// The owning token of an HTTP session.
-    _owner: Option<SessionOwnership>,
+    pub(super) live: Arc<LiveSession>,
     pub(super) deferred: DeferredCalls,
     /// Roots that the session is narrowed to.
-    pub(super) roots: Line<McpRootsState>,
-    /// Held by a call that may change something.
-    changes: Line<()>,
-    calls: AtomicU64,
+    pub(super) roots: AsyncMutex<McpRootsState>,
 }
 
 impl McpSession {
-    pub(super) fn new(session: Arc<Session>, host: Host, owner: Option<SessionOwnership>) -> Arc<Self> {
-        Arc::new(Self {
-            session,
-            host,
-            _owner: owner,
-            deferred: DeferredCalls::default(),
-            roots: Line::new(McpRootsState::Unknown),
-            changes: Line::new(()),
-            calls: AtomicU64::new(0),
-        })
+    pub(super) fn new(live: Arc<LiveSession>) -> Arc<Self> {
+        let roots = AsyncMutex::new(McpRootsState::Unknown);
+        Arc::new(Self { live, deferred: DeferredCalls::default(), roots })
     }
 
-    /// A number for the next call.
-    pub(super) fn next_call_number(&self) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.live.session
     }
 
     /// Bytes that a message to the client may have.
     pub(super) fn max_message_bytes(&self) -> usize {
-        usize::try_from(self.session.limits.reply_bytes).unwrap_or(usize::MAX)
-    }
-
-    /// Waits until no call that came before may still change something. At once where this one only reads.
-    pub(super) async fn change_lock(&self, tool: &str) -> Option<MutexGuard<'_, ()>> {
-        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only());
-        if only_reads { None } else { Some(self.changes.lock().await) }
+        usize::try_from(self.session().limits.reply_bytes).unwrap_or(usize::MAX)
     }
 }
 
 impl Drop for McpSession {
     fn drop(&mut self) {
-        if !self.deferred.is_empty() {
-            // The failure cannot be reported any more, and the requests expire too.
-            let _ = self.host.withdraw_requests(&self.session.id);
+        if !self.deferred.is_empty()
+            && let Err(error) = self.live.withdraw_requests()
+        {
+            print_error(&format!("cannot withdraw the approval requests of a session: {}", error_chain(&error)));
         }
     }
 }
@@ -110,26 +90,22 @@ pub(super) struct McpSessions {
     template: Arc<Session>,
     /// The workspace, by a name that no other directory has.
     workspace_id: Arc<str>,
-    /// The taint of tokens.
-    taint: TokenTaint,
-    owners: SessionOwners,
+    tokens: TokenSessions,
     /// Of those whose protocol has no sessions: one each.
     stateless: Arc<Mutex<HashMap<Arc<str>, Arc<McpSession>>>>,
     host: Host,
 }
 
 impl McpSessions {
-    pub(super) fn new(app: &App, taint: TokenTaint, owners: SessionOwners) -> Self {
+    pub(super) fn new(app: &App, tokens: TokenSessions) -> Self {
         let (template, workspace_id) = (Arc::clone(&app.session), Arc::from(app.workspace_id.as_str()));
-        Self { template, workspace_id, taint, owners, stateless: Arc::default(), host: app.host.clone() }
+        Self { template, workspace_id, tokens, stateless: Arc::default(), host: app.host.clone() }
     }
 
     /// Opens a session of a client.
     fn open_session(&self, client: &McpTokenId, id: String) -> Arc<McpSession> {
-        let taint = self.taint.for_token(&client.token, &self.workspace_id);
-        let session = Session { taint, ..self.template.for_principal(id, Principal::agent(&*client.name)) };
-        let owner = self.owners.register(&session, &client.token);
-        McpSession::new(Arc::new(session), self.host.clone(), Some(owner))
+        let session = self.template.for_principal(id, Principal::agent(&*client.name));
+        McpSession::new(self.tokens.open(&client.token, &self.workspace_id, &self.host, session))
     }
 
     /// The one stateless session of a token. There are as many as there are tokens.
@@ -196,7 +172,7 @@ impl McpSessionSource {
     /// Template of the sessions here.
     pub(super) fn template(&self) -> &Session {
         match self {
-            Self::Stdio(mcp_session) => &mcp_session.session,
+            Self::Stdio(mcp_session) => mcp_session.session(),
             Self::Http(guest) => &guest.sessions.template,
         }
     }

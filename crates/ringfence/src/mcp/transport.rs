@@ -4,24 +4,22 @@
 //! it. Messages are sent in order. Structured content that is a string is JSON already, and is sent as such
 //! (`tools.rs`).
 //!
-//! Not here: the meaning of a message. The SDK takes it from here.
+//! Not here: the lines and what is refused of them (`codec/jsonrpc.rs`), and the meaning of a message, which is the SDK's.
 
 use std::io;
 
-use ringfence_kernel::{StrictJsonError, check_json};
 use rmcp::RoleServer;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, ErrorCode, ErrorData, GetExtensions as _, JsonRpcMessage, RequestId,
 };
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde::Deserialize;
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::codec::jsonrpc::{self, FramedLine, FramingError, LineFramer, RejectedMessage};
 use crate::mcp::in_flight::{InFlightError, InFlightRequests};
 
 /// More requests wait for their answer than may.
@@ -49,35 +47,25 @@ impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
         in_flight: InFlightRequests,
         closed: CancellationToken,
     ) -> Self {
-        let input =
-            BoundedLines { input, buffer: Vec::new(), seen: 0, max_bytes: longest, skipping: false, at_end: false };
+        let input = BoundedLines { input, framer: LineFramer::new(longest), at_end: false };
         Self { input, output: OutputQueue::new(output), in_flight, closed }
     }
 
     /// The message of a line, if it can be taken.
     fn read(&self, line: &[u8]) -> Result<RxJsonRpcMessage<RoleServer>, RejectedLine> {
-        let refuse = |code, message: &str| RejectedLine { id: id_of(line), error: error_data(code, message) };
-        check_json(line).map_err(|bad| match bad {
-            StrictJsonError::Syntax => {
-                RejectedLine { id: None, error: error_data(ErrorCode::PARSE_ERROR, "invalid JSON") }
-            }
-            StrictJsonError::DuplicateKey(detail) => refuse(ErrorCode::INVALID_REQUEST, &detail),
-        })?;
-        if line.trim_ascii_start().starts_with(b"[") {
-            return Err(refuse(
-                ErrorCode::INVALID_REQUEST,
-                "batches are not supported; send each message on its own line",
-            ));
-        }
-        let mut message: ClientJsonRpcMessage = serde_json::from_slice(line)
-            .map_err(|_| refuse(ErrorCode::INVALID_REQUEST, "not a JSON-RPC 2.0 request, notification or response"))?;
+        let checked = jsonrpc::check_message(line)
+            .and_then(|()| serde_json::from_slice::<ClientJsonRpcMessage>(line).map_err(|_| jsonrpc::reject(line)));
+        let mut message = checked.map_err(|rejected| RejectedLine::new(&rejected))?;
         match &mut message {
             JsonRpcMessage::Request(request) => {
-                let taken = self.in_flight.admit(&request.id, line.len()).map_err(|why| match why {
-                    InFlightError::DuplicateId => {
-                        refuse(ErrorCode::INVALID_REQUEST, "a request with this id is still in flight")
-                    }
-                    InFlightError::TooMany => refuse(SERVER_BUSY, "too many requests in flight; retry later"),
+                let taken = self.in_flight.admit(&request.id, line.len()).map_err(|why| {
+                    let (code, message) = match why {
+                        InFlightError::DuplicateId => {
+                            (ErrorCode::INVALID_REQUEST, "a request with this id is still in flight")
+                        }
+                        InFlightError::TooMany => (SERVER_BUSY, "too many requests in flight; retry later"),
+                    };
+                    RejectedLine { id: Some(request.id.clone()), error: ErrorData::new(code, message, None) }
                 })?;
                 request.request.extensions_mut().insert(taken);
             }
@@ -123,7 +111,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for StdioServerTransport
                 biased;
                 // Where no answer gets out any more, none is waited for in vain.
                 () = self.output.wait_closed() => Ok(None),
-                line = self.input.next() => line,
+                line = self.input.next_line() => line,
             };
             let refusal = match line {
                 // Where the input cannot be read any more, it is as good as closed.
@@ -131,12 +119,12 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for StdioServerTransport
                     self.closed.cancel();
                     return None;
                 }
-                Ok(Some(BoundedLine::TooLong)) => {
-                    let message = format!("this line has more than {} bytes", self.input.max_bytes);
-                    RejectedLine { id: None, error: error_data(ErrorCode::INVALID_REQUEST, &message) }
+                Ok(Some(line)) if line.is_blank() => continue,
+                Ok(Some(FramedLine::TooLong)) => {
+                    let error = FramingError::TooLong(self.input.framer.max_bytes());
+                    RejectedLine { id: None, error: error_data(&error) }
                 }
-                Ok(Some(BoundedLine::Whole(line))) if line.trim_ascii().is_empty() => continue,
-                Ok(Some(BoundedLine::Whole(line))) => match self.read(&line) {
+                Ok(Some(FramedLine::Complete(line))) => match self.read(&line) {
                     Ok(message) => return Some(message),
                     Err(refusal) => refusal,
                 },
@@ -157,73 +145,37 @@ struct RejectedLine {
     error: ErrorData,
 }
 
-fn error_data(code: ErrorCode, message: &str) -> ErrorData {
-    ErrorData::new(code, message.to_owned(), None)
-}
-
-/// The ID of an otherwise invalid message, for the error to its sender.
-fn id_of(line: &[u8]) -> Option<RequestId> {
-    #[derive(Deserialize)]
-    struct JsonRpcIdFields {
-        id: Option<Value>,
-        method: Option<Value>,
+impl RejectedLine {
+    fn new(rejected: &RejectedMessage) -> Self {
+        let id = rejected.request_id().and_then(|id| serde_json::from_value(id.clone()).ok());
+        Self { id, error: error_data(&rejected.error) }
     }
-    let JsonRpcIdFields { id, method } = serde_json::from_slice(line).ok()?;
-    method?;
-    serde_json::from_value(id?).ok()
 }
 
-/// Lines of an input, each with a bound.
+fn error_data(error: &FramingError) -> ErrorData {
+    ErrorData::new(ErrorCode(error.code()), error.to_string(), None)
+}
+
+/// Bounded lines of an input.
 #[derive(Debug)]
 struct BoundedLines<R> {
     input: R,
-    buffer: Vec<u8>,
-    /// So much of the buffer has no end of a line in it.
-    seen: usize,
-    max_bytes: usize,
-    /// The line that comes in is too long already, and its start is forgotten.
-    skipping: bool,
+    framer: LineFramer,
     at_end: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum BoundedLine {
-    Whole(Vec<u8>),
-    TooLong,
-}
-
 impl<R: AsyncRead + Unpin> BoundedLines<R> {
-    /// The next line, without its end. It may be dropped and called again: nothing is lost.
-    async fn next(&mut self) -> io::Result<Option<BoundedLine>> {
+    /// The next line. It may be dropped and called again: nothing is lost.
+    async fn next_line(&mut self) -> io::Result<Option<FramedLine>> {
         loop {
-            if let Some(end) = memchr::memchr(b'\n', &self.buffer[self.seen..]) {
-                let rest = self.buffer.split_off(self.seen + end + 1);
-                let line = std::mem::replace(&mut self.buffer, rest);
-                self.seen = 0;
-                return Ok(Some(self.finish_line(line)));
-            }
-            self.seen = self.buffer.len();
-            if self.buffer.len() > self.max_bytes {
-                self.skipping = true;
-            }
-            if self.skipping {
-                self.buffer = Vec::new();
-                self.seen = 0;
+            if let Some(line) = self.framer.next_line() {
+                return Ok(Some(line));
             }
             if self.at_end {
-                let line = std::mem::take(&mut self.buffer);
-                let nothing = line.is_empty() && !self.skipping;
-                self.seen = 0;
-                return Ok(if nothing { None } else { Some(self.finish_line(line)) });
+                return Ok(self.framer.finish());
             }
-            self.buffer.reserve(CHUNK_BYTES);
-            self.at_end = self.input.read_buf(&mut self.buffer).await? == 0;
+            self.at_end = self.input.read_buf(self.framer.input_buffer(CHUNK_BYTES)).await? == 0;
         }
-    }
-
-    fn finish_line(&mut self, line: Vec<u8>) -> BoundedLine {
-        let too_long = std::mem::take(&mut self.skipping) || line.len() > self.max_bytes;
-        if too_long { BoundedLine::TooLong } else { BoundedLine::Whole(line) }
     }
 }
 
@@ -311,7 +263,7 @@ mod tests {
     use rmcp::transport::Transport as _;
     use tokio_util::sync::CancellationToken;
 
-    use super::{BoundedLine, BoundedLines, StdioServerTransport};
+    use super::StdioServerTransport;
     use crate::mcp::in_flight::InFlightRequests;
 
     #[tokio::test]
@@ -326,36 +278,5 @@ mod tests {
         let ended = tokio::time::timeout(Duration::from_secs(20), wire.receive()).await;
         assert!(matches!(ended, Ok(None)), "it waits for more");
         assert!(gone.is_cancelled());
-    }
-
-    async fn lines(input: &[u8], longest: usize) -> Vec<BoundedLine> {
-        let mut lines =
-            BoundedLines { input, buffer: Vec::new(), seen: 0, max_bytes: longest, skipping: false, at_end: false };
-        let mut all = Vec::new();
-        while let Some(line) = lines.next().await.unwrap() {
-            all.push(line);
-        }
-        all
-    }
-
-    fn whole(line: &str) -> BoundedLine {
-        BoundedLine::Whole(line.as_bytes().to_vec())
-    }
-
-    #[tokio::test]
-    async fn lines_come_whole_and_in_order() {
-        assert_eq!(lines(b"a\n\nbc\n", 10).await, [whole("a\n"), whole("\n"), whole("bc\n")]);
-    }
-
-    #[tokio::test]
-    async fn the_last_line_needs_no_end() {
-        assert_eq!(lines(b"a\nbc", 10).await, [whole("a\n"), whole("bc")]);
-    }
-
-    #[tokio::test]
-    async fn a_line_that_is_too_long_is_passed_over_and_the_next_is_read() {
-        let long = [&[b'x'; 300_000][..], b"\nnext\n"].concat();
-        assert_eq!(lines(&long, 10).await, [BoundedLine::TooLong, whole("next\n")]);
-        assert_eq!(lines(&[b'x'; 300_000], 10).await, [BoundedLine::TooLong]);
     }
 }

@@ -7,9 +7,11 @@ use ringfence_fuzz::FuzzTarget;
 use ringfence_kernel::sanitize_text;
 use serde_json::Value;
 
+use crate::codec::jsonrpc::{FramedLine, JsonRpcMessage, LineFramer, parse_message};
 use crate::config::mcp_servers::{McpServerConfig, McpServerTransport};
 use crate::mcp_client::definition::{self, McpToolList};
-use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerMessage};
+use crate::mcp_client::stdio::reply_to;
+use crate::mcp_client::transport::MAX_MESSAGE_BYTES;
 
 fn listed(result: &Value) -> McpToolList {
     let transport = McpServerTransport::Url { url: "https://a.example/mcp".to_owned(), key: None };
@@ -47,10 +49,18 @@ fn has_hidden_text(value: &Value) -> bool {
 
 /// The lines, with the one that has no end.
 fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
-    let mut lines = LineSplitter::default();
-    let mut whole: Vec<Vec<u8>> = pieces.iter().flat_map(|piece| lines.push(piece).unwrap()).collect();
-    whole.push(lines.remainder());
-    whole
+    let mut framer = LineFramer::new(MAX_MESSAGE_BYTES);
+    let mut all = Vec::new();
+    for piece in pieces {
+        framer.push(piece);
+        all.extend(std::iter::from_fn(|| framer.next_line()));
+    }
+    all.extend(framer.finish());
+    let complete = |line| match line {
+        FramedLine::Complete(line) => line,
+        FramedLine::TooLong => unreachable!("no input is that long"),
+    };
+    all.into_iter().map(complete).collect()
 }
 
 #[test]
@@ -82,22 +92,24 @@ fn server_messages_parse_the_same_for_any_chunking() {
                 let (head, tail) = bytes.split_at(bytes.len() * cut / 4);
                 assert_eq!(lines(&[head, tail]), all, "cut at {}", head.len());
             }
-            let heard = all.iter().map(|line| match jsonrpc::parse(line) {
-                McpServerMessage::Response { result: Ok(result), .. } => {
+            let heard = all.iter().map(|line| match parse_message(line) {
+                Ok(JsonRpcMessage::Response { result: Ok(result), .. }) => {
                     let listed = listed(&result);
                     check_listed(&listed);
                     (0, listed.tools.len().min(3), listed.skipped.len().min(3))
                 }
-                McpServerMessage::Response { result: Err(refusal), .. } => {
+                Ok(JsonRpcMessage::Response { result: Err(refusal), .. }) => {
                     (1, usize::from(refusal.message.is_empty()), 0)
                 }
-                McpServerMessage::Request { id, method } => {
-                    let reply = jsonrpc::encode_reply(&id, &method);
+                Ok(JsonRpcMessage::Request { id, method, .. }) => {
+                    let reply = reply_to(&id, &method);
                     let read: Value = serde_json::from_slice(&reply).unwrap();
-                    assert!(!reply.contains(&b'\n') && read["id"] == id, "{read}");
+                    let end = reply.iter().position(|byte| *byte == b'\n');
+                    assert!(end == Some(reply.len() - 1) && read["id"] == id, "{read}");
                     (2, usize::from(read["error"].is_object()), 0)
                 }
-                McpServerMessage::Other => (3, 0, 0),
+                Ok(JsonRpcMessage::Notification { .. }) => (3, 0, 0),
+                Err(rejected) => (4, usize::from(rejected.response_id().is_some()), 0),
             });
             heard.collect::<BTreeSet<_>>()
         });

@@ -11,8 +11,10 @@ use ringfence_kernel::ErrorKind;
 use ringfence_web::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 use serde_json::{Value, json};
 
-use crate::mcp_client::jsonrpc::{self, LineSplitter, MAX_MESSAGE_BYTES, McpServerMessage};
-use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
+use crate::codec::jsonrpc::{
+    FramedLine, JsonRpcMessage, LineFramer, encode_notification, encode_request, parse_message,
+};
+use crate::mcp_client::transport::{MAX_MESSAGE_BYTES, McpClientError, McpDeadline, McpTransport};
 
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";
@@ -72,7 +74,7 @@ impl HttpTransport {
 impl McpTransport for HttpTransport {
     fn request(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<Value, McpClientError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let answer = self.post(Some(id), jsonrpc::encode_request(Some(id), method, params), deadline);
+        let answer = self.post(Some(id), encode_request(id, method, params), deadline);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             let stop = json!({"requestId": id, "reason": "the caller is gone"});
             let until = std::time::Instant::now() + CANCEL_TIMEOUT;
@@ -83,7 +85,7 @@ impl McpTransport for HttpTransport {
     }
 
     fn notify(&self, method: &str, params: &Value, deadline: &McpDeadline<'_>) -> Result<(), McpClientError> {
-        self.post(None, jsonrpc::encode_request(None, method, params), deadline).map(drop)
+        self.post(None, encode_notification(method, params), deadline).map(drop)
     }
 
     fn is_closed(&self) -> bool {
@@ -98,32 +100,35 @@ impl McpTransport for HttpTransport {
 /// A body as it comes.
 struct McpBodyReader {
     id: Option<u64>,
-    lines: LineSplitter,
+    framer: LineFramer,
     /// The text of the event that is being read.
     event: Vec<u8>,
-    answer: Option<Result<Value, jsonrpc::McpServerError>>,
+    answer: Option<Result<Value, McpClientError>>,
     too_long: bool,
 }
 
 impl McpBodyReader {
     fn new(id: Option<u64>) -> Self {
-        Self { id, lines: LineSplitter::default(), event: Vec::new(), answer: None, too_long: false }
+        let framer = LineFramer::new(MAX_MESSAGE_BYTES);
+        Self { id, framer, event: Vec::new(), answer: None, too_long: false }
     }
 
     /// True when there is nothing more to wait for.
     fn push(&mut self, head: &HttpResponseHead, bytes: &[u8]) -> bool {
-        let Ok(lines) = self.lines.push(bytes) else {
-            self.too_long = true;
-            return true;
-        };
-        for line in lines {
-            match is_event_stream(head) {
-                true => self.push_line(&line),
-                false => self.event.extend(line),
-            }
+        self.framer.push(bytes);
+        while let Some(line) = self.framer.next_line() {
+            self.take_line(head, line);
         }
         self.too_long |= self.event.len() > MAX_MESSAGE_BYTES;
         self.too_long || self.answer.is_some()
+    }
+
+    fn take_line(&mut self, head: &HttpResponseHead, line: FramedLine) {
+        match line {
+            FramedLine::Complete(line) if is_event_stream(head) => self.push_line(&line),
+            FramedLine::Complete(line) => self.event.extend(line),
+            FramedLine::TooLong => self.too_long = true,
+        }
     }
 
     /// One line of events: those about data belong together until there is an empty one.
@@ -138,9 +143,15 @@ impl McpBodyReader {
     }
 
     fn finish_event(&mut self) {
-        if let McpServerMessage::Response { id, result } = jsonrpc::parse(&std::mem::take(&mut self.event))
-            && Some(id) == self.id
-        {
+        let (id, result) = match parse_message(&std::mem::take(&mut self.event)) {
+            Ok(JsonRpcMessage::Response { id, result }) => (id.as_u64(), result.map_err(McpClientError::Refused)),
+            Ok(_) => return,
+            Err(rejected) => {
+                let id = rejected.response_id().and_then(Value::as_u64);
+                (id, Err(McpClientError::InvalidResponse(rejected.error)))
+            }
+        };
+        if id.is_some() && id == self.id {
             self.answer.get_or_insert(result);
         }
     }
@@ -149,13 +160,11 @@ impl McpBodyReader {
         if self.too_long {
             return Err(McpClientError::TooLong);
         }
-        let rest = std::mem::take(&mut self.lines).remainder();
-        match is_event_stream(head) {
-            true => self.push_line(&rest),
-            false => self.event.extend(rest),
+        if let Some(rest) = self.framer.finish() {
+            self.take_line(head, rest);
         }
         self.finish_event();
-        self.answer.transpose().map_err(McpClientError::Refused)
+        self.answer.transpose()
     }
 }
 
@@ -175,8 +184,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::McpBodyReader;
-    use crate::mcp_client::jsonrpc::MAX_MESSAGE_BYTES;
-    use crate::mcp_client::transport::McpClientError;
+    use crate::mcp_client::transport::{MAX_MESSAGE_BYTES, McpClientError};
 
     fn read(content_type: &str, body: &[u8], cut: usize) -> Result<Option<Value>, McpClientError> {
         let head = HttpResponseHead { status: 200, content_type: content_type.to_owned(), requested_header: None };
@@ -196,6 +204,10 @@ mod tests {
             assert_eq!(read("text/event-stream; charset=utf-8", events, cut).unwrap(), Some(json!({"a": 1})), "{cut}");
         }
         assert_eq!(read("application/json", br#"{"id":8,"result":{}}"#, 0).unwrap(), None);
+        assert!(matches!(
+            read("application/json", br#"{"id":7,"result":{"a":1,"a":2}}"#, 9),
+            Err(McpClientError::InvalidResponse(_))
+        ));
         assert!(matches!(read("text/html", &vec![b'x'; MAX_MESSAGE_BYTES + 1], 0), Err(McpClientError::TooLong)));
         assert!(matches!(
             read("application/json", br#"{"id":7,"error":{"code":1,"message":"no"}}"#, 3),

@@ -11,7 +11,6 @@ mod definition;
 #[cfg(test)]
 mod fuzz;
 mod http;
-mod jsonrpc;
 mod launch;
 mod server;
 mod stdio;

@@ -10,9 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::config::mcp_servers::{McpServerConfig, McpServerProgram, McpServerTransport, ServerWorkspaceAccess};
 use crate::mcp_client::definition::{McpToolDefinition, McpToolList, parse_tools};
-use crate::mcp_client::jsonrpc::PROTOCOL_VERSIONS;
 use crate::mcp_client::launch::{PerCallMcpServer, ServerLauncher};
 use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
+
+/// Supported protocol versions, the requested one first.
+const PROTOCOL_VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// Default time for a server to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,8 +14,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::mcp_client::jsonrpc::{self, LineSplitter, McpServerError, McpServerMessage};
-use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
+use crate::codec::jsonrpc::{
+    FramedLine, JsonRpcError, JsonRpcMessage, LineFramer, METHOD_NOT_FOUND, encode_notification, encode_request,
+    encode_response, parse_message,
+};
+use crate::mcp_client::transport::{MAX_MESSAGE_BYTES, McpClientError, McpDeadline, McpTransport};
 
 /// Poll interval of the cancellation check.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -32,19 +35,30 @@ pub(crate) struct McpResponseRouter {
     out: Mutex<Option<SyncSender<Vec<u8>>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct McpResponseRouterState {
-    lines: LineSplitter,
+    framer: LineFramer,
     /// Waiting requests, with their responses.
-    waiting: HashMap<u64, Option<Result<Value, McpServerError>>>,
+    waiting: HashMap<u64, Option<Result<Value, McpClientError>>>,
     closed: Option<McpClientError>,
+}
+
+impl McpResponseRouterState {
+    /// A response to a request that waits no longer is ignored, and so is all but the first.
+    fn resolve_request(&mut self, id: &Value, result: Result<Value, McpClientError>) {
+        if let Some(response) = id.as_u64().and_then(|id| self.waiting.get_mut(&id)) {
+            response.get_or_insert(result);
+        }
+    }
 }
 
 impl McpResponseRouter {
     /// With what is to be written to the server.
     pub(crate) fn new() -> (Arc<Self>, Receiver<Vec<u8>>) {
         let (out, to_write) = sync_channel(MAX_QUEUED);
-        let inbox = Self { state: Mutex::default(), changed: Condvar::new(), out: Mutex::new(Some(out)) };
+        let framer = LineFramer::new(MAX_MESSAGE_BYTES);
+        let state = McpResponseRouterState { framer, waiting: HashMap::new(), closed: None };
+        let inbox = Self { state: Mutex::new(state), changed: Condvar::new(), out: Mutex::new(Some(out)) };
         (Arc::new(inbox), to_write)
     }
 
@@ -54,20 +68,25 @@ impl McpResponseRouter {
         if state.closed.is_some() {
             return;
         }
-        let Ok(lines) = state.lines.push(bytes) else {
-            drop(state);
-            return self.close(McpClientError::TooLong);
-        };
-        for line in lines {
-            match jsonrpc::parse(&line) {
-                McpServerMessage::Response { id, result } => {
-                    if let Some(response) = state.waiting.get_mut(&id) {
-                        response.get_or_insert(result);
-                    }
+        state.framer.push(bytes);
+        while let Some(line) = state.framer.next_line() {
+            let FramedLine::Complete(line) = line else {
+                drop(state);
+                return self.close(McpClientError::TooLong);
+            };
+            match parse_message(&line) {
+                Ok(JsonRpcMessage::Response { id, result }) => {
+                    state.resolve_request(&id, result.map_err(McpClientError::Refused));
                 }
                 // A failed reply is the server's own problem.
-                McpServerMessage::Request { id, method } => drop(self.send(jsonrpc::encode_reply(&id, &method))),
-                McpServerMessage::Other => {}
+                Ok(JsonRpcMessage::Request { id, method, .. }) => drop(self.send(reply_to(&id, &method))),
+                Ok(JsonRpcMessage::Notification { .. }) => {}
+                // Servers print other text too.
+                Err(rejected) => {
+                    if let Some(id) = rejected.response_id() {
+                        state.resolve_request(id, Err(McpClientError::InvalidResponse(rejected.error.clone())));
+                    }
+                }
             }
         }
         self.changed.notify_all();
@@ -84,8 +103,7 @@ impl McpResponseRouter {
         self.state().closed.is_some()
     }
 
-    fn send(&self, mut message: Vec<u8>) -> Result<(), McpClientError> {
-        message.push(b'\n');
+    fn send(&self, message: Vec<u8>) -> Result<(), McpClientError> {
         match &*self.out.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(out) => out.try_send(message).map_err(|_| McpClientError::Busy),
             None => Err(McpClientError::Exited("the process is gone".to_owned())),
@@ -96,7 +114,7 @@ impl McpResponseRouter {
         let mut state = self.state();
         loop {
             if let Some(Some(result)) = state.waiting.get_mut(&id).map(Option::take) {
-                return result.map_err(McpClientError::Refused);
+                return result;
             }
             if let Some(why) = &state.closed {
                 return Err(why.clone());
@@ -126,6 +144,15 @@ pub(crate) fn write_messages(to_write: &Receiver<Vec<u8>>, mut input: impl Write
     }
 }
 
+/// The reply to a server's request: `ping` is answered, any other method is unsupported.
+pub(super) fn reply_to(id: &Value, method: &str) -> Vec<u8> {
+    let result = match method {
+        "ping" => Ok(json!({})),
+        _ => Err(JsonRpcError::new(METHOD_NOT_FOUND, "method not supported by this client")),
+    };
+    encode_response(id, result)
+}
+
 /// Ends a program on drop.
 pub(crate) trait ProcessGuard: Send + Sync + fmt::Debug {}
 
@@ -149,19 +176,19 @@ impl McpTransport for StdioTransport {
         self.router.state().waiting.insert(id, None);
         let answer = self
             .router
-            .send(jsonrpc::encode_request(Some(id), method, params))
+            .send(encode_request(id, method, params))
             .and_then(|()| self.router.wait_for_response(id, deadline));
         self.router.state().waiting.remove(&id);
         if matches!(answer, Err(McpClientError::Timeout | McpClientError::Cancelled(_))) {
             // A failed notice is ignored: the server does not read.
             let stop = json!({"requestId": id, "reason": "the caller is gone"});
-            let _ = self.router.send(jsonrpc::encode_request(None, "notifications/cancelled", &stop));
+            let _ = self.router.send(encode_notification("notifications/cancelled", &stop));
         }
         answer
     }
 
     fn notify(&self, method: &str, params: &Value, _: &McpDeadline<'_>) -> Result<(), McpClientError> {
-        self.router.send(jsonrpc::encode_request(None, method, params))
+        self.router.send(encode_notification(method, params))
     }
 
     fn is_closed(&self) -> bool {

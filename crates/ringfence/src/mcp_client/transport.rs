@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use ringfence_kernel::{ErrorKind, ToolError, sanitize_line};
 use serde_json::Value;
 
-use crate::mcp_client::jsonrpc::{MAX_MESSAGE_BYTES, McpServerError};
+use crate::codec::jsonrpc::{FramingError, JsonRpcError};
+
+/// A message that has more bytes than this is not taken in.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 8 << 20;
 
 /// Words of a server that a message of ours repeats.
 const MAX_QUOTED_CHARS: usize = 500;
@@ -59,9 +62,11 @@ pub(crate) enum McpClientError {
     #[error("it no longer reads its input")]
     Busy,
     #[error("it refused: {}", truncate_line(&.0.message))]
-    Refused(McpServerError),
+    Refused(JsonRpcError),
     #[error("it violated the protocol: {0}")]
     ProtocolViolation(&'static str),
+    #[error("it sent an invalid response: {}", truncate_line(&.0.to_string()))]
+    InvalidResponse(FramingError),
     #[error("{0}")]
     Network(String),
     #[error("the definition of this tool changed during the session")]
@@ -92,7 +97,9 @@ impl McpClientError {
             Self::Timeout => unknown(ToolError::new(ErrorKind::Timeout, message)),
             Self::Exited(_) => unknown(ToolError::new(ErrorKind::Unavailable, message)),
             Self::Network(_) => unknown(ToolError::new(ErrorKind::Network, message)),
-            Self::TooLong | Self::ProtocolViolation(_) => unknown(ToolError::new(ErrorKind::Execution, message)),
+            Self::TooLong | Self::ProtocolViolation(_) | Self::InvalidResponse(_) => {
+                unknown(ToolError::new(ErrorKind::Execution, message))
+            }
             Self::NotStarted(error) => error,
             Self::Cancelled(error) => unknown(error.hint("the MCP server was told to stop")),
         }

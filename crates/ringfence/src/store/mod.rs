@@ -1,5 +1,5 @@
-//! SQLite store: one file in the state directory, shared by every process of this user. Agent session transcripts
-//! are in it too (`transcripts.rs`).
+//! SQLite store: one file in the state directory, shared by every process of this user. Access tokens (`tokens.rs`) and
+//! transcripts of agent sessions (`transcripts.rs`) are in it too.
 //!
 //! Requests, answers and grants are on disk before they are visible, and survive a restart. The file is made at the
 //! first write, so that a user without requests never has one. A file that is damaged, or was made by a later version,
@@ -26,8 +26,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::schema::STORE_FILE;
-use self::schema::open;
-pub(crate) use self::schema::{SqliteError, connect, refuse_earlier_versions, refuse_newer_store, store_exists};
+use self::schema::{SqliteError, open, store_exists};
+pub(crate) use self::schema::{refuse_earlier_versions, refuse_newer_store};
 use crate::process::process_lock::ProcessLock;
 
 /// Lifetime of an idempotency key, and the most keys of a scope (a token and a path) and in all.

@@ -110,12 +110,16 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE used RENAME TO used_resume_tokens;
     ALTER TABLE sessions RENAME COLUMN bits TO taint;
 ",
+    "
+    CREATE TABLE tokens (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        hash TEXT NOT NULL UNIQUE,
+        until INTEGER,
+        body TEXT NOT NULL
+    );
+",
 ];
-
-/// A connection of one's own to the store of a state directory.
-pub(crate) fn connect(state: &Path) -> Result<Connection, SqliteError> {
-    open(&state.join(STORE_FILE))
-}
 
 /// Opens the file, makes it if it is missing, and brings it to this version.
 pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
@@ -146,7 +150,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, SqliteError> {
 }
 
 /// Whether a state directory has a store, by its name or the former one.
-pub(crate) fn store_exists(state: &Path) -> io::Result<bool> {
+pub(super) fn store_exists(state: &Path) -> io::Result<bool> {
     Ok(state.join(STORE_FILE).try_exists()? || is_former_store(&state.join(FORMER_STORE_FILE))?)
 }
 

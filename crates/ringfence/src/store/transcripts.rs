@@ -7,8 +7,7 @@
 //! Not here: the part that the model sees (`ringfence-agent`'s `MessageHistory`), and the text for people
 //! (`cli/sessions.rs`).
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_agent::{TranscriptError, TranscriptMessage, TranscriptStore, complete_calls};
@@ -18,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::process::process_lock::ProcessLock;
-use crate::store::{SqliteError, connect, from_json, nanos, store_exists, to_json};
+use crate::store::{SqliteError, SqliteStore, from_json, nanos, to_json};
 
 /// Retention of a session that is not continued.
 const RETENTION: Duration = Duration::from_hours(90 * 24);
@@ -97,18 +96,18 @@ pub enum TranscriptEntry {
 /// Every session of a user.
 #[derive(Debug)]
 pub struct SqliteTranscripts {
-    state: PathBuf,
+    store: Arc<SqliteStore>,
 }
 
 impl SqliteTranscripts {
-    /// The sessions in a state directory. Nothing is opened yet.
-    pub fn new(state: &Path) -> Self {
-        Self { state: state.to_owned() }
+    /// The sessions in a store. Nothing is opened yet.
+    pub fn new(store: Arc<SqliteStore>) -> Self {
+        Self { store }
     }
 
     /// The sessions of a workspace, the last one first.
     pub fn list(&self, directory: &str) -> Result<Vec<TranscriptHeader>, SqliteTranscriptError> {
-        self.read(Vec::new(), |connection| read_headers(connection, directory))
+        Ok(self.store.read(Vec::new(), |connection| read_headers(connection, directory))?)
     }
 
     /// A session of a workspace with all that it has in it.
@@ -117,7 +116,7 @@ impl SqliteTranscripts {
         directory: &str,
         id: &str,
     ) -> Result<(TranscriptHeader, Vec<TranscriptEntry>), SqliteTranscriptError> {
-        let found = self.read(None, |connection| {
+        let found = self.store.read(None, |connection| {
             let head = read_headers(connection, directory)?.into_iter().find(|head| head.id == id);
             head.map(|head| Ok((head, read_entries(connection, id)?))).transpose()
         })?;
@@ -134,7 +133,7 @@ impl SqliteTranscripts {
                 .ok_or_else(|| SqliteTranscriptError::Unknown(id.to_owned()))?,
             None => heads.into_iter().next().ok_or(SqliteTranscriptError::None)?,
         };
-        let (messages, taint) = self.read((Vec::new(), TaintSet::default()), |connection| {
+        let (messages, taint) = self.store.read((Vec::new(), TaintSet::default()), |connection| {
             let stored = read_entries(connection, &head.id)?.into_iter().filter_map(|entry| match entry {
                 TranscriptEntry::Message(message) => Some(message),
                 TranscriptEntry::Outcome(_) => None,
@@ -152,13 +151,15 @@ impl SqliteTranscripts {
         head: &TranscriptHeader,
         taint: SessionTaint,
     ) -> Result<TranscriptWriter, SqliteTranscriptError> {
-        let mut connection = connect(&self.state).map_err(SqliteError::into_store_error)?;
-        let owner = ProcessLock::new(&self.state).map_err(StoreError)?;
-        if !self.claim(&mut connection, head, &owner).map_err(SqliteError::into_store_error)? {
+        // The store makes the directory, if it is missing.
+        self.store.write(|_| Ok(()))?;
+        let owner = ProcessLock::new(self.store.state()).map_err(StoreError)?;
+        if !self.store.write(|connection| self.claim(connection, head, &owner))? {
             return Err(SqliteTranscriptError::InUse(head.id.clone()));
         }
-        let shared = TranscriptWriterInner { connection, id: head.id.clone(), taint, _owner: owner };
-        Ok(TranscriptWriter(Arc::new(Mutex::new(shared))))
+        let store = Arc::clone(&self.store);
+        let shared = TranscriptWriterInner { store, id: head.id.clone(), taint, _owner: owner };
+        Ok(TranscriptWriter(Arc::new(shared)))
     }
 
     /// False where it is another process's.
@@ -178,7 +179,7 @@ impl SqliteTranscripts {
         let query = "SELECT owner FROM sessions WHERE id = ?1";
         let other: Option<String> = change.query_row(query, [&head.id], |row| row.get(0)).optional()?;
         if let Some(other) = other
-            && !ProcessLock::is_stale(&self.state, &other)?
+            && !ProcessLock::is_stale(self.store.state(), &other)?
         {
             return Ok(false);
         }
@@ -190,28 +191,15 @@ impl SqliteTranscripts {
         change.commit()?;
         Ok(true)
     }
-
-    /// Reads, where there is something to read.
-    fn read<T>(
-        &self,
-        empty: T,
-        work: impl FnOnce(&Connection) -> Result<T, SqliteError>,
-    ) -> Result<T, SqliteTranscriptError> {
-        if !store_exists(&self.state).map_err(StoreError)? {
-            return Ok(empty);
-        }
-        let connection = connect(&self.state).map_err(SqliteError::into_store_error)?;
-        Ok(work(&connection).map_err(SqliteError::into_store_error)?)
-    }
 }
 
 /// A session that is being written.
 #[derive(Clone, Debug)]
-pub struct TranscriptWriter(Arc<Mutex<TranscriptWriterInner>>);
+pub struct TranscriptWriter(Arc<TranscriptWriterInner>);
 
 #[derive(Debug)]
 struct TranscriptWriterInner {
-    connection: Connection,
+    store: Arc<SqliteStore>,
     id: String,
     taint: SessionTaint,
     /// Held as long as the session is this process's.
@@ -221,21 +209,22 @@ struct TranscriptWriterInner {
 impl TranscriptWriter {
     /// Keeps how a prompt ended.
     pub fn record_outcome(&self, outcome: &Value) -> Result<(), SqliteTranscriptError> {
-        Ok(self.insert_entry("outcome", &outcome.to_string(), None).map_err(SqliteError::into_store_error)?)
+        Ok(self.insert_entry("outcome", &outcome.to_string(), None)?)
     }
 
-    fn insert_entry(&self, kind: &str, body: &str, title: Option<&str>) -> Result<(), SqliteError> {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let TranscriptWriterInner { connection, id, taint, .. } = &mut *shared;
-        let taint = taint.snapshot().iter().map(Taint::name).collect::<Vec<_>>().join(" ");
-        let (id, now) = (id.as_str(), nanos(SystemTime::now()));
-        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let query = "INSERT INTO entries (session, kind, body, at) VALUES (?1, ?2, ?3, ?4)";
-        change.execute(query, params![id, kind, body, now])?;
-        let query = "UPDATE sessions SET updated = ?2, taint = ?3, title = CASE title WHEN '' THEN ?4 ELSE title END
-                     WHERE id = ?1";
-        change.execute(query, params![id, now, taint, title.unwrap_or_default()])?;
-        Ok(change.commit()?)
+    fn insert_entry(&self, kind: &str, body: &str, title: Option<&str>) -> Result<(), StoreError> {
+        let TranscriptWriterInner { store, id, taint, .. } = &*self.0;
+        store.write(|connection| {
+            let taint = taint.snapshot().iter().map(Taint::name).collect::<Vec<_>>().join(" ");
+            let now = nanos(SystemTime::now());
+            let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let query = "INSERT INTO entries (session, kind, body, at) VALUES (?1, ?2, ?3, ?4)";
+            change.execute(query, params![id, kind, body, now])?;
+            let query = "UPDATE sessions SET updated = ?2, taint = ?3,
+                         title = CASE title WHEN '' THEN ?4 ELSE title END WHERE id = ?1";
+            change.execute(query, params![id, now, taint, title.unwrap_or_default()])?;
+            Ok(change.commit()?)
+        })
     }
 }
 
@@ -245,8 +234,9 @@ impl TranscriptStore for TranscriptWriter {
             TranscriptMessage::User { text } => Some(title(text)),
             _ => None,
         };
-        let kept = to_json(message).and_then(|body| self.insert_entry("message", &body, title.as_deref()));
-        kept.map_err(|fault| TranscriptError(std::io::Error::other(fault)))
+        let body = to_json(message).map_err(SqliteError::into_store_error);
+        let kept = body.and_then(|body| self.insert_entry("message", &body, title.as_deref()));
+        kept.map_err(|StoreError(cause)| TranscriptError(cause))
     }
 }
 

@@ -218,7 +218,9 @@ fn a_session_remembers_what_it_has_been_through() {
     let arguments = ["--config", config.to_str().unwrap(), "look"];
     let read = run_scripted_agent(&site, &[call("read_file", json!({"path": ".env"})), text("seen")], &arguments);
     assert_eq!(read.code, Some(0), "{read:?}");
-    let sessions = ringfence::store::transcripts::SqliteTranscripts::new(&state);
+    let sessions = ringfence::store::transcripts::SqliteTranscripts::new(std::sync::Arc::new(
+        ringfence::store::SqliteStore::new(&state),
+    ));
     let directory = sessions_directory(&site);
     let resumed = sessions.resume(&directory, None).unwrap();
     assert!(resumed.taint.contains(ringfence_kernel::Taint::ReadSecret), "{resumed:?}");

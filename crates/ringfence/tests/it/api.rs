@@ -1,5 +1,8 @@
 //! The API of `ringfence serve`: responses by token, and stored state.
 
+use std::sync::Arc;
+
+use ringfence::store::SqliteStore;
 use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
 use ringfence_testkit::patience::wait_for;
@@ -500,7 +503,9 @@ fn without_a_model_a_run_says_how_to_get_one() {
 
 /// A token with these scopes, which a person would have made at a terminal.
 fn token<'a>(server: &'a TestApiServer, site: &TestSite, name: &str, scopes: &[AuthScope]) -> ApiTestClient<'a> {
-    let token = TokenStore::new(&site.state).create(name, scopes.iter().copied().collect()).unwrap();
+    let token = TokenStore::new(Arc::new(SqliteStore::new(&site.state)))
+        .create(name, scopes.iter().copied().collect())
+        .unwrap();
     ApiTestClient { server, token }
 }
 

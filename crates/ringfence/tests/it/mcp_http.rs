@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
+use ringfence::store::SqliteStore;
 use ringfence::store::tokens::TokenStore;
 use ringfence_kernel::AuthScope;
 use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, STATELESS, text};
@@ -239,7 +241,7 @@ fn bodies_are_bounded_and_say_everything_once() {
 /// A token that a person made for a client whose user they trust to answer.
 fn relaying_token(site: &TestSite, name: &str) -> String {
     let scopes = BTreeSet::from([AuthScope::Call, AuthScope::Relay]);
-    TokenStore::new(&site.state).create(name, scopes).unwrap()
+    TokenStore::new(Arc::new(SqliteStore::new(&site.state))).create(name, scopes).unwrap()
 }
 
 const YES: &str = r#"{"action": "accept", "content": {"approve": true}}"#;

@@ -269,6 +269,32 @@ fn older_transcripts_tokens_and_config_are_read() {
 }
 
 #[test]
+fn older_tokens_are_imported_into_the_store_and_earlier_versions_refuse_the_file_that_is_left() {
+    for fixture in &FIXTURES {
+        let site = upgraded_site(fixture);
+        let file = site.state.join("tokens.json");
+        let former: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let listed = site.run(&["token", "list"]);
+        assert_eq!(ok(&listed).lines().count(), former.len(), "{listed:?}");
+        let store = Connection::open(site.state.join(STORE_FILE)).unwrap();
+        let stored = |query: &str| store.query_row(query, [], |row| row.get::<_, String>(0)).unwrap();
+        assert_eq!(stored("SELECT hash FROM tokens WHERE name = 'ci'"), KNOWN_TOKEN_HASH);
+        for kept in &former {
+            let body = stored(&format!("SELECT body FROM tokens WHERE hash = '{}'", kept["hash"].as_str().unwrap()));
+            let body: Value = serde_json::from_str(&body).unwrap();
+            assert_eq!((&body["name"], &body["id"], &body["since"]), (&kept["name"], &kept["id"], &kept["since"]));
+        }
+        // They read a list of tokens from it, and report that they cannot.
+        let left = std::fs::read(&file).unwrap();
+        serde_json::from_slice::<Vec<Value>>(&left).unwrap_err();
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        ok(&site.run(&["token", "revoke", "ci"]));
+        assert!(!ok(&site.run(&["token", "list"])).contains("ci"), "{}", fixture.name);
+        assert!(std::fs::read(&file).unwrap() == left);
+    }
+}
+
+#[test]
 fn an_older_token_keeps_its_session_and_the_former_paths_name_the_new_ones() {
     let token = std::fs::read_to_string(fixture_path("v0.1.1-dev/token")).unwrap();
     for fixture in &FIXTURES {

@@ -257,7 +257,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     let state = state();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     connection.pragma_update(None, "user_version", 77).unwrap();
-    let said = "`state.db` in the state directory was written by a newer ringfence: schema version 77, and this one supports up to 7";
+    let said = "`state.db` in the state directory was written by a newer ringfence: schema version 77, and this one supports up to 8";
     assert_eq!(store_error(state.path()), said);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 0);

@@ -1,6 +1,8 @@
 //! Token identity: a new token with the name of a revoked one owns nothing of that one.
 
+use ringfence::store::STORE_FILE;
 use ringfence_testkit::mcp_client::LAST_HANDSHAKE;
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::api::{scripted_model_config, wait_for_run};
@@ -12,11 +14,11 @@ const RULES: &str = "preset = \"edits\"\n\
                      [[rules]]\ndecision = \"allow\"\neffect = \"read\"\nsecret = true\n\
                      [[rules]]\ndecision = \"deny\"\neffect = \"create\"\nwhen = \"read-secret\"\n";
 
-/// Form of the first token in `tokens.json`.
+/// Form of the first token in the store.
 #[derive(Clone, Copy, Debug)]
 enum TokenEntry {
     Current,
-    /// As version 0.1.0 wrote it: without an id.
+    /// As it is imported from version 0.1.0: without an id.
     Legacy,
 }
 
@@ -33,12 +35,9 @@ fn prepare_site() -> (TestSite, String) {
 fn make_token<'a>(server: &'a TestApiServer, site: &TestSite, entry: TokenEntry) -> ApiTestClient<'a> {
     let caller = server.agent(site, "agent");
     if let TokenEntry::Legacy = entry {
-        let file = site.state.join("tokens.json");
-        let mut all: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        for kept in all.as_array_mut().unwrap() {
-            kept.as_object_mut().unwrap().remove("id");
-        }
-        std::fs::write(&file, all.to_string()).unwrap();
+        let store = Connection::open(site.state.join(STORE_FILE)).unwrap();
+        let query = "UPDATE tokens SET body = json_remove(body, '$.id') WHERE name = 'agent'";
+        assert_eq!(store.execute(query, []).unwrap(), 1);
     }
     caller
 }

@@ -1,0 +1,5 @@
+//! Live sessions of the frontends, their owners and their taint.
+
+pub(crate) mod live;
+pub(crate) mod owners;
+pub(crate) mod taint;
