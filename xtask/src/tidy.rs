@@ -168,9 +168,13 @@ fn connections_are_opened_in_one_file() {
 }
 
 #[test]
-fn tls_and_http_requests_have_one_implementation_each() {
+fn tls_http_requests_and_event_streams_have_one_implementation_each() {
     assert_eq!(program_files_with(&["ClientConfig::builder"]), ["crates/ringfence-net/src/tls.rs"]);
     assert_eq!(program_files_with(&["client::conn"]), ["crates/ringfence-net/src/exchange.rs"]);
+    // The field of an event, as a parser of bytes or of text spells it.
+    let fields = ["b\"data\"", "(b\"data:", "(\"data:"];
+    let parsers: Vec<String> = program_files_with(&fields);
+    assert_eq!(parsers, ["crates/ringfence-net/src/sse.rs"]);
 }
 
 #[test]

@@ -8,10 +8,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::ErrorKind;
+use ringfence_net::{SseDecoder, SseEvent, SseEventTooLong};
 use ringfence_web::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 use serde_json::{Value, json};
 
-use crate::mcp_client::jsonrpc::{self, LineSplitter, MAX_MESSAGE_BYTES, McpServerMessage};
+use crate::mcp_client::jsonrpc::{self, MAX_MESSAGE_BYTES, McpServerMessage};
 use crate::mcp_client::transport::{McpClientError, McpDeadline, McpTransport};
 
 const SESSION_HEADER: &str = "mcp-session-id";
@@ -98,65 +99,64 @@ impl McpTransport for HttpTransport {
 /// A body as it comes.
 struct McpBodyReader {
     id: Option<u64>,
-    lines: LineSplitter,
-    /// The text of the event that is being read.
-    event: Vec<u8>,
-    answer: Option<Result<Value, jsonrpc::McpServerError>>,
+    events: SseDecoder,
+    /// A body that is not a stream of events.
+    whole: Vec<u8>,
+    answer: Option<McpAnswer>,
     too_long: bool,
 }
 
 impl McpBodyReader {
     fn new(id: Option<u64>) -> Self {
-        Self { id, lines: LineSplitter::default(), event: Vec::new(), answer: None, too_long: false }
+        let events = SseDecoder::new(MAX_MESSAGE_BYTES);
+        Self { id, events, whole: Vec::new(), answer: None, too_long: false }
     }
 
     /// True when there is nothing more to wait for.
     fn push(&mut self, head: &HttpResponseHead, bytes: &[u8]) -> bool {
-        let Ok(lines) = self.lines.push(bytes) else {
-            self.too_long = true;
-            return true;
-        };
-        for line in lines {
-            match is_event_stream(head) {
-                true => self.push_line(&line),
-                false => self.event.extend(line),
+        let Self { id, events, whole, answer, .. } = self;
+        self.too_long = match is_event_stream(head) {
+            true => {
+                let pushed: Result<(), SseEventTooLong> = events.push(bytes, &mut |event| {
+                    *answer = answer.take().or_else(|| answer_in_event(*id, &event));
+                    Ok(())
+                });
+                pushed.is_err()
             }
-        }
-        self.too_long |= self.event.len() > MAX_MESSAGE_BYTES;
+            false => {
+                whole.extend(bytes);
+                whole.len() > MAX_MESSAGE_BYTES
+            }
+        };
         self.too_long || self.answer.is_some()
     }
 
-    /// One line of events: those about data belong together until there is an empty one.
-    fn push_line(&mut self, line: &[u8]) {
-        let line = line.trim_ascii_end();
-        if let Some(data) = line.strip_prefix(b"data:") {
-            self.event.extend(data);
-            self.event.push(b'\n');
-        } else if line.is_empty() {
-            self.finish_event();
-        }
-    }
-
-    fn finish_event(&mut self) {
-        if let McpServerMessage::Response { id, result } = jsonrpc::parse(&std::mem::take(&mut self.event))
-            && Some(id) == self.id
-        {
-            self.answer.get_or_insert(result);
-        }
-    }
-
-    fn finish(mut self, head: &HttpResponseHead) -> Result<Option<Value>, McpClientError> {
-        if self.too_long {
+    fn finish(self, head: &HttpResponseHead) -> Result<Option<Value>, McpClientError> {
+        let Self { id, events, whole, answer, too_long } = self;
+        if too_long {
             return Err(McpClientError::TooLong);
         }
-        let rest = std::mem::take(&mut self.lines).remainder();
-        match is_event_stream(head) {
-            true => self.push_line(&rest),
-            false => self.event.extend(rest),
-        }
-        self.finish_event();
-        self.answer.transpose().map_err(McpClientError::Refused)
+        let answer = answer.or_else(|| match is_event_stream(head) {
+            true => answer_in_event(id, &events.into_unterminated()?),
+            false => answer_in(id, &whole),
+        });
+        answer.transpose().map_err(McpClientError::Refused)
     }
+}
+
+type McpAnswer = Result<Value, jsonrpc::McpServerError>;
+
+/// The response to the request with this id, if the message is that.
+fn answer_in(wanted: Option<u64>, message: &[u8]) -> Option<McpAnswer> {
+    match jsonrpc::parse(message) {
+        McpServerMessage::Response { id, result } if Some(id) == wanted => Some(result),
+        _ => None,
+    }
+}
+
+fn answer_in_event(wanted: Option<u64>, event: &SseEvent) -> Option<McpAnswer> {
+    // With replaced bytes it is not what the server sent.
+    if event.had_invalid_utf8 { None } else { answer_in(wanted, event.data.as_bytes()) }
 }
 
 fn is_event_stream(head: &HttpResponseHead) -> bool {
@@ -201,5 +201,15 @@ mod tests {
             read("application/json", br#"{"id":7,"error":{"code":1,"message":"no"}}"#, 3),
             Err(McpClientError::Refused(_))
         ));
+    }
+
+    #[test]
+    fn the_last_event_may_lack_its_empty_line_and_invalid_text_is_not_an_answer() {
+        let last = br#"data: {"id":7,"result":{"a":1}}"#;
+        assert_eq!(read("text/event-stream", last, 9).unwrap(), Some(json!({"a": 1})));
+        let invalid = b"data: {\"id\":7,\"result\":\"\xff\"}\n\n";
+        assert_eq!(read("text/event-stream", invalid, 9).unwrap(), None);
+        let endless = [&b"data: "[..], &vec![b'x'; MAX_MESSAGE_BYTES]].concat();
+        assert!(matches!(read("text/event-stream", &endless, 9), Err(McpClientError::TooLong)));
     }
 }

@@ -105,6 +105,7 @@ impl LineSplitter {
     }
 
     /// The bytes after the last line.
+    #[cfg(test)]
     pub(crate) fn remainder(self) -> Vec<u8> {
         self.partial
     }
