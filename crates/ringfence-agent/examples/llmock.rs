@@ -179,6 +179,7 @@ async fn ask_with_retries(model: &dyn LanguageModel) -> Result<ModelResponse, Mo
 }
 
 /// One request to llmock itself.
+#[expect(clippy::disallowed_methods, reason = "the control port of the mock server is not part of the program")]
 async fn admin(address: &str, method: &str, path: &str, body: &Value) -> Result<Value, Box<dyn Error>> {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();

@@ -28,6 +28,7 @@ use ringfence_kernel::{
     CallContext, ConnectionAttempt, Egress, EgressChannel, ErrorKind, NET_MOUNT, PolicyAction, PolicyResource,
     ResourceAccess, ToolError,
 };
+use ringfence_net::TargetHost;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
@@ -38,7 +39,7 @@ use tokio::time::timeout;
 use crate::client_hello::{self, ClientHello};
 use crate::connector::WebConnector;
 use crate::error::WebError;
-use crate::fetch_target::{FetchTarget, TargetHost};
+use crate::fetch_target::FetchTarget;
 
 /// Connections of one run at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -325,10 +326,7 @@ impl ProxyState {
         if let Some(why) = why {
             return Err(ProxyConnectError::Refused(why));
         }
-        let dialled = timeout(self.connect_timeout, self.net.dial(target, self.connect_timeout)).await;
-        let dialled =
-            dialled.unwrap_or(Err(WebError::Timeout("connecting to the host", self.connect_timeout.as_secs_f64())));
-        dialled.map_err(|error| match error {
+        self.net.dial(target, self.connect_timeout).await.map_err(|error| match error {
             WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
             _ => ProxyConnectError::Failed(error.to_string()),
         })
@@ -409,16 +407,12 @@ async fn forward(
     upstream: TcpStream,
     target: &FetchTarget,
 ) -> Result<ProxyResponse, String> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(upstream))
-        .await
-        .map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
-    // It ends with the connection of the program, whose runtime it is in.
-    tokio::spawn(connection);
     *request.uri_mut() = target.path_and_query().parse::<Uri>().map_err(|_| "the path cannot be sent".to_owned())?;
     strip_hop_by_hop(request.headers_mut());
     let host = HeaderValue::from_str(&target.host_header()).map_err(|_| "the host cannot be sent".to_owned())?;
     request.headers_mut().insert(HOST, host);
-    let answer = sender.send_request(request).await;
+    // Its connection ends with that of the program, whose runtime it is in.
+    let answer = ringfence_net::forward(upstream, request).await;
     let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
     strip_hop_by_hop(answer.headers_mut());
     Ok(answer.map(Either::Right))

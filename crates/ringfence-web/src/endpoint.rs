@@ -8,24 +8,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Method, StatusCode};
-use hyper_util::rt::TokioIo;
 use ringfence_kernel::ToolError;
-use tokio::task::JoinSet;
+use ringfence_net::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use ringfence_net::{BodyCoding, Bytes, HttpConnection, MAX_HEADER_BYTES, Method, StatusCode};
 
 use crate::blocking::block_on_checked;
 use crate::connector::WebConnector;
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
-use crate::http_client::{FetchRequest, MAX_HEADERS, build_request, hyper_error_text, parse_header, redirect_location};
+use crate::http_client::{FetchRequest, parse_header, redirect_location};
 use crate::search_engine::WebApiKey;
-
-/// Bytes of headers that a service may send.
-const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// A configured HTTP endpoint.
 #[derive(Debug)]
@@ -80,29 +72,19 @@ impl HttpEndpoint {
         wanted: &str,
         mut take: impl FnMut(&HttpResponseHead, &[u8]) -> bool,
     ) -> Result<HttpResponseHead, WebError> {
-        let broken = |cause: hyper::Error| WebError::Protocol {
-            host: self.target.host().to_string(),
-            cause: hyper_error_text(&cause),
-        };
+        let failed = |error| WebError::from_exchange(error, &self.target, message.timeout);
         let wire = self.net.open(&self.target, message.timeout).await?;
-        let mut builder = http1::Builder::new();
-        builder.max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
-        let (mut sender, connection) = builder.handshake(TokioIo::new(wire)).await.map_err(broken)?;
-        // It ends with this message, whatever comes.
-        let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        let mut asked = build_request(&self.target, &self.build_request(message)?)?;
-        asked.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        let (answer, mut body) = sender.send_request(asked).await.map_err(broken)?.into_parts();
+        let connection = HttpConnection::open(wire, MAX_HEADER_BYTES).await.map_err(failed)?;
+        let request = self.build_request(message)?.to_http(&self.target, BodyCoding::Identity);
+        let mut answer = connection.send(request, message.timeout).await.map_err(failed)?;
         if redirect_location(answer.status, &answer.headers).is_some() || answer.status == StatusCode::NOT_MODIFIED {
             return Err(WebError::Backend(format!("`{}` redirects to another URL", self.target.host())));
         }
         let text = |name: &str| answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into());
         let content_type = text(CONTENT_TYPE.as_str()).unwrap_or_default();
         let head = HttpResponseHead { status: answer.status.as_u16(), content_type, requested_header: text(wanted) };
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(broken)?;
-            if frame.data_ref().is_some_and(|bytes| take(&head, bytes)) {
+        while let Some(bytes) = answer.next_bytes().await.map_err(failed)? {
+            if take(&head, &bytes) {
                 break;
             }
         }

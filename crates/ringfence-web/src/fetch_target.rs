@@ -10,40 +10,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ringfence_kernel::{PolicyAction, PolicyResource, ResourceAccess};
+use ringfence_net::{AddressPolicy, AddressRefusal, TargetHost, check_public};
 use url::{Host as UrlHost, Url};
 
-use crate::address_policy;
 use crate::error::WebError;
 use crate::private_hosts::PrivateHosts;
 
 /// No longer URL is taken.
 const MAX_URL_BYTES: usize = 8 << 10;
 
-/// A host, read once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TargetHost {
-    /// In lower case, without a dot at the end.
-    Name(String),
-    Address(IpAddr),
-}
-
-impl TargetHost {
-    pub(crate) fn from_url_host(host: UrlHost<&str>) -> Self {
-        match host {
-            UrlHost::Domain(name) => Self::Name(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()),
-            UrlHost::Ipv4(address) => Self::Address(IpAddr::V4(address)),
-            UrlHost::Ipv6(address) => Self::Address(IpAddr::V6(address)),
-        }
-    }
-}
-
-impl fmt::Display for TargetHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => f.write_str(name),
-            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
-            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
-        }
+/// The host of a URL, as the parser read it.
+pub(crate) fn host_from_url(host: UrlHost<&str>) -> TargetHost {
+    match host {
+        UrlHost::Domain(name) => TargetHost::Name(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()),
+        UrlHost::Ipv4(address) => TargetHost::Address(IpAddr::V4(address)),
+        UrlHost::Ipv6(address) => TargetHost::Address(IpAddr::V6(address)),
     }
 }
 
@@ -85,7 +66,7 @@ impl FetchTarget {
         if names_user || !url.username().is_empty() || url.password().is_some() {
             return Err(WebError::Url("must not contain a user name or password; use a header".to_owned()));
         }
-        let host = url.host().map(TargetHost::from_url_host).ok_or_else(|| WebError::Url("has no host".to_owned()))?;
+        let host = url.host().map(host_from_url).ok_or_else(|| WebError::Url("has no host".to_owned()))?;
         let port = url.port_or_known_default().filter(|port| *port != 0);
         let port = port.ok_or_else(|| WebError::Url("has port 0, which is not valid".to_owned()))?;
         url.set_fragment(None);
@@ -110,16 +91,19 @@ impl FetchTarget {
 
     /// Fails for an address that this host may not lead to.
     pub(crate) fn check_address(&self, ip: IpAddr, private: &PrivateHosts) -> Result<(), WebError> {
-        let Err(refused) = address_policy::check_public(ip) else { return Ok(()) };
-        let is_allowed = private.contains(&self.host, self.port) || private.contains_address(ip, self.port);
-        match refused.overridable {
-            true if is_allowed => Ok(()),
-            can_be_allowed => {
-                let entry = format!("; to allow it, set `allow_private = [\"{}\"]` under `[web]`", self.authority());
-                let hint = if can_be_allowed { entry } else { String::new() };
-                Err(WebError::NotPublic { host: self.host.to_string(), why: refused.reason, hint })
-            }
-        }
+        self.address_policy(private).check(ip).map_err(|refused| self.not_public(refused))
+    }
+
+    /// Decides about the addresses that this host may lead to.
+    pub(crate) fn address_policy<'a>(&'a self, private_hosts: &'a PrivateHosts) -> TargetAddressPolicy<'a> {
+        TargetAddressPolicy { target: self, private_hosts }
+    }
+
+    /// The error for a refused address, with the setting that would allow it if there is one.
+    pub(crate) fn not_public(&self, refused: AddressRefusal) -> WebError {
+        let entry = || format!("; to allow it, set `allow_private = [\"{}\"]` under `[web]`", self.authority());
+        let hint = if refused.overridable { entry() } else { String::new() };
+        WebError::NotPublic { host: self.host.to_string(), why: refused.reason, hint }
     }
 
     pub(crate) fn url(&self) -> &Url {
@@ -176,6 +160,21 @@ impl FetchTarget {
 impl fmt::Display for FetchTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.url.as_str())
+    }
+}
+
+/// Public addresses, and the private ones that the user allows for a target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TargetAddressPolicy<'a> {
+    target: &'a FetchTarget,
+    private_hosts: &'a PrivateHosts,
+}
+
+impl AddressPolicy for TargetAddressPolicy<'_> {
+    fn check(&self, address: IpAddr) -> Result<(), AddressRefusal> {
+        let Self { target: FetchTarget { host, port, .. }, private_hosts } = self;
+        let is_allowed = || private_hosts.contains(host, *port) || private_hosts.contains_address(address, *port);
+        check_public(address).or_else(|refused| if refused.overridable && is_allowed() { Ok(()) } else { Err(refused) })
     }
 }
 
@@ -603,7 +602,7 @@ mod tests {
                 _ => format!("0x{a:x}.0{b:o}.{}", u16::from_be_bytes([c, d])),
             };
             let taken = FetchTarget::parse(&format!("http://{host}/"), &PrivateHosts::default());
-            let public = crate::address_policy::check_public([a, b, c, d].into()).is_ok();
+            let public = ringfence_net::check_public([a, b, c, d].into()).is_ok();
             prop_assert_eq!(taken.is_ok(), public);
             if let Ok(target) = taken {
                 prop_assert_eq!(target.authority(), format!("{a}.{b}.{c}.{d}:80"));

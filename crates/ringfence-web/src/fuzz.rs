@@ -10,14 +10,14 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use ringfence_fuzz::FuzzTarget as Fuzz;
+use ringfence_net::{TargetHost, check_public};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use url::Url;
 
-use crate::address_policy;
 use crate::client_hello::{self, ClientHello};
 use crate::connector::WebConnector;
 use crate::egress_proxy::proxy_target;
-use crate::fetch_target::{FetchTarget, TargetHost};
+use crate::fetch_target::FetchTarget;
 use crate::private_hosts::PrivateHosts;
 
 fn fuzz(name: &'static str) -> Fuzz {
@@ -148,16 +148,16 @@ fn no_private_address_passes() {
         let written = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<IpAddr>().ok());
         let all = [Some(IpAddr::V4(v4)), Some(IpAddr::V6(Ipv6Addr::from(sixteen))), written];
         for carrier in [v4.to_ipv6_mapped(), v4.to_ipv6_compatible()] {
-            assert!(address_policy::check_public(carrier.into()).is_err(), "{carrier}");
+            assert!(check_public(carrier.into()).is_err(), "{carrier}");
         }
         all.map(|address| {
             let address = address?;
-            let passes = address_policy::check_public(address).is_ok();
+            let passes = check_public(address).is_ok();
             assert!(!(passes && is_not_public(address)), "{address} passes");
             // A URL with it is judged alike.
             let url = format!("http://{}/", TargetHost::Address(address));
             assert_eq!(FetchTarget::parse(&url, &PrivateHosts::default()).is_ok(), passes, "{url}");
-            Some(address_policy::check_public(address).err().map(|refused| refused.reason))
+            Some(check_public(address).err().map(|refused| refused.reason))
         })
     });
 }

@@ -1,30 +1,17 @@
-//! HTTP client: one request and its response, without redirects or connection reuse.
+//! HTTP requests of web tools: one request and its response, without redirects or connection reuse.
 //!
-//! The response is bounded in every direction: headers, bytes on the wire, bytes after decompression, the time until it
-//! begins. The caller's headers are bounded too: none that are about the connection instead of the request.
+//! The limits of the call bound the response (`ringfence-net`). The caller's headers are bounded too: none that are about the
+//! connection instead of the request.
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use ringfence_kernel::CallLimits;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use ringfence_net::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ringfence_net::{BodyCoding, Bytes, HttpConnection, HttpRequest, HttpResponse, Method, ResponseStream, StatusCode};
 
 use crate::connector::WebConnector;
-use crate::decompress::{ACCEPT_ENCODING_VALUE, BodyDecoder};
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
-
-/// Value of the header `User-Agent`.
-const USER_AGENT: &str = concat!("ringfence/", env!("CARGO_PKG_VERSION"));
-
-/// More header lines than this are not taken.
-pub(crate) const MAX_HEADERS: usize = 256;
 
 /// A request to a host.
 #[derive(Clone, Debug)]
@@ -55,20 +42,10 @@ impl FetchLimits {
     }
 }
 
-/// The response of a host.
-#[derive(Debug)]
-pub(crate) struct HttpResponse {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
-    /// There was more than may be read.
-    pub(crate) truncated: bool,
-}
-
 /// Target of a redirect, if the response is one.
 pub(crate) fn redirect_location(status: StatusCode, headers: &HeaderMap) -> Option<String> {
     let sends_on = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
-    let location = headers.get(hyper::header::LOCATION).filter(|_| sends_on)?;
+    let location = headers.get(header::LOCATION).filter(|_| sends_on)?;
     Some(String::from_utf8_lossy(location.as_bytes()).into_owned())
 }
 
@@ -79,84 +56,16 @@ pub(crate) async fn exchange(
     ask: &FetchRequest,
     bounds: FetchLimits,
 ) -> Result<HttpResponse, WebError> {
+    let failed = |error| WebError::from_exchange(error, target, bounds.first_byte_timeout);
     let wire = net.open(target, bounds.connect_timeout).await?;
-    let broken =
-        |cause: hyper::Error| WebError::Protocol { host: target.host().to_string(), cause: hyper_error_text(&cause) };
-    let mut builder = http1::Builder::new();
-    builder.max_headers(MAX_HEADERS).max_header_size(bounds.header_bytes);
-    let (mut sender, connection) = builder.handshake(TokioIo::new(wire)).await.map_err(broken)?;
-    // It ends with this call, whatever comes.
-    let mut tasks = JoinSet::new();
-    tasks.spawn(connection);
-    let request = build_request(target, ask)?;
-    let answer = timeout(bounds.first_byte_timeout, sender.send_request(request)).await;
-    let answer =
-        answer.map_err(|_| WebError::Timeout("waiting for the response", bounds.first_byte_timeout.as_secs_f64()))?;
-    let answer = answer.map_err(broken)?;
-    if redirect_location(answer.status(), answer.headers()).is_some() {
-        let (head, _) = answer.into_parts();
-        return Ok(HttpResponse { status: head.status, headers: head.headers, body: Vec::new(), truncated: false });
+    let connection = HttpConnection::open(wire, bounds.header_bytes).await.map_err(failed)?;
+    let request = ask.to_http(target, BodyCoding::Compressed);
+    let answer = connection.send(request, bounds.first_byte_timeout).await.map_err(failed)?;
+    if redirect_location(answer.status, &answer.headers).is_some() {
+        let ResponseStream { status, headers, .. } = answer;
+        return Ok(HttpResponse { status, headers, body: Vec::new(), truncated: false });
     }
-    read_response(target, answer, bounds.body_bytes).await
-}
-
-async fn read_response(
-    target: &FetchTarget,
-    answer: Response<Incoming>,
-    most: usize,
-) -> Result<HttpResponse, WebError> {
-    let (head, mut body) = answer.into_parts();
-    let host = || target.host().to_string();
-    let encodings = head.headers.get_all(hyper::header::CONTENT_ENCODING).iter();
-    let encodings: Vec<_> = encodings.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
-    let mut decoder =
-        BodyDecoder::new(&encodings.join(","), most).map_err(|cause| WebError::Encoding { host: host(), cause })?;
-    let mut wire = 0_usize;
-    let mut truncated = false;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|cause| WebError::Protocol { host: host(), cause: hyper_error_text(&cause) })?;
-        let Some(bytes) = frame.data_ref() else { continue };
-        wire = wire.saturating_add(bytes.len());
-        let goes_on =
-            decoder.push(bytes).map_err(|cause| WebError::Encoding { host: host(), cause: cause.to_string() })?;
-        if !goes_on || wire > most {
-            truncated = true;
-            break;
-        }
-    }
-    let empty = wire == 0;
-    let sink = match decoder.finish() {
-        Ok(sink) => sink,
-        // The answer to a `HEAD` says how a body would be packed, and has none.
-        Err(_) if empty || truncated => crate::decompress::BoundedBuffer::default(),
-        Err(cause) => return Err(WebError::Encoding { host: host(), cause: cause.to_string() }),
-    };
-    let truncated = truncated || sink.truncated;
-    Ok(HttpResponse { status: head.status, headers: head.headers, body: sink.bytes, truncated })
-}
-
-pub(crate) fn build_request(target: &FetchTarget, ask: &FetchRequest) -> Result<Request<Full<Bytes>>, WebError> {
-    let bad = |_| WebError::Url("cannot be sent in a request".to_owned());
-    let mut request = Request::new(Full::new(ask.body.clone()));
-    *request.method_mut() = ask.method.clone();
-    *request.uri_mut() = target.path_and_query().parse().map_err(bad)?;
-    let headers = request.headers_mut();
-    headers.extend(ask.headers.clone());
-    let host = HeaderValue::from_str(&target.host_header()).map_err(|_| WebError::Url("has no host".to_owned()))?;
-    headers.insert(hyper::header::HOST, host);
-    headers.insert(hyper::header::ACCEPT_ENCODING, HeaderValue::from_static(ACCEPT_ENCODING_VALUE));
-    headers.insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
-    headers.entry(hyper::header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
-    headers.entry(hyper::header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
-    Ok(request)
-}
-
-/// hyper's error text, with its cause.
-pub(crate) fn hyper_error_text(error: &hyper::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
+    answer.read_body(bounds.body_bytes).await.map_err(failed)
 }
 
 /// A header that a caller wants to send, if it may be.
@@ -215,6 +124,21 @@ pub(crate) fn carries_credentials(headers: &HeaderMap) -> bool {
 }
 
 impl FetchRequest {
+    /// The request as it is sent to a target.
+    pub(crate) fn to_http(&self, target: &FetchTarget, coding: BodyCoding) -> HttpRequest {
+        let mut headers = self.headers.clone();
+        headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        HttpRequest {
+            method: self.method.clone(),
+            target: target.path_and_query().to_owned(),
+            host: target.host_header(),
+            headers,
+            body: self.body.clone(),
+            coding,
+            keep_alive: false,
+        }
+    }
+
     /// The request for the target of a redirect.
     pub(crate) fn redirected(mut self, status: StatusCode, to_same_origin: bool) -> Self {
         let changes = status == StatusCode::SEE_OTHER

@@ -1,13 +1,11 @@
 //! Web tools for agents: SSRF-safe requests, searches, and the jail's egress proxy.
 //!
-//! Every connection goes by `connector.rs`, which knows which addresses may be reached. Nothing here decides whether a host may
+//! Every connection goes by `connector.rs`, which says which addresses may be reached. Nothing here decides whether a host may
 //! be asked: the kernel's policy does, before anything is looked up.
 
-mod address_policy;
 mod blocking;
 mod client_hello;
 mod connector;
-mod decompress;
 mod egress_proxy;
 mod endpoint;
 mod error;
@@ -26,10 +24,11 @@ use std::sync::Arc;
 
 use ringfence_kernel::{DuplicateToolError, ToolRegistry};
 
-pub use connector::{NameResolver, SystemResolver, TlsTrust, WebConnector};
+pub use connector::WebConnector;
 pub use egress_proxy::EgressProxy;
 pub use endpoint::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 pub use private_hosts::PrivateHosts;
+pub use ringfence_net::{NameResolver, SystemResolver, TlsTrust};
 pub use search_engine::{SearchEngine, SearchEngineKind, WebApiKey};
 
 use web_search::SearchBackend;

@@ -3,13 +3,14 @@
 //! An entry names one host with its port, or a range of addresses (CIDR). It lifts what keeps web tools on the public
 //! internet for exactly that.
 //!
-//! Not here: addresses that cannot be allowed (`address_policy.rs`), and deciding who may reach what is allowed (the policy).
+//! Not here: addresses that cannot be allowed (`ringfence-net`), and deciding who may reach what is allowed (the policy).
 
 use std::net::IpAddr;
 
+use ringfence_net::TargetHost;
 use url::Url;
 
-use crate::fetch_target::TargetHost;
+use crate::fetch_target::host_from_url;
 
 /// Hosts outside of the public internet that the user lets web tools reach: a host with its port, or a range of
 /// addresses, with or without a port.
@@ -36,7 +37,7 @@ impl PrivateHosts {
 
     /// These, and the host of a URL.
     pub(crate) fn with_url_host(&self, url: &Url) -> Self {
-        let one = url.host().map(TargetHost::from_url_host).zip(url.port_or_known_default());
+        let one = url.host().map(host_from_url).zip(url.port_or_known_default());
         Self { hosts: self.hosts.iter().cloned().chain(one).collect(), ranges: self.ranges.clone() }
     }
 
@@ -64,7 +65,7 @@ fn parse_host_port(entry: &str) -> Result<(TargetHost, u16), String> {
     // The URL would not tell of a second port that is the usual one.
     let has_port = name.contains(':') && !name.ends_with(']');
     let host = url.host().filter(|_| plain && !has_port).ok_or_else(wrong)?;
-    Ok((TargetHost::from_url_host(host), port))
+    Ok((host_from_url(host), port))
 }
 
 fn invalid_entry(entry: &str) -> String {
@@ -135,8 +136,10 @@ impl AddressRange {
 
 #[cfg(test)]
 mod tests {
+    use ringfence_net::TargetHost;
+
     use super::PrivateHosts;
-    use crate::fetch_target::{FetchTarget, TargetHost};
+    use crate::fetch_target::FetchTarget;
 
     fn private(entries: &[&str]) -> PrivateHosts {
         PrivateHosts::parse_with_ranges(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()

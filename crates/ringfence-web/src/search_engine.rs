@@ -7,15 +7,14 @@
 
 use std::fmt;
 
-use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, StatusCode};
+use ringfence_net::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use ringfence_net::{Bytes, HttpResponse, Method, StatusCode};
 use serde_json::{Value, json};
 use url::Url;
 
 use crate::error::WebError;
 use crate::html::plain_text;
-use crate::http_client::{FetchRequest, HttpResponse};
+use crate::http_client::FetchRequest;
 
 /// Titles and snippets are cut to this.
 const MAX_TITLE_CHARS: usize = 300;
@@ -110,7 +109,7 @@ impl SearchEngine {
     pub(crate) fn build_request(&self, query: &str, count: usize) -> Result<(Url, FetchRequest), WebError> {
         let mut url = self.url.clone();
         let (mut method, mut headers, mut body) = (Method::GET, HeaderMap::new(), Bytes::new());
-        headers.insert(hyper::header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         match self.kind {
             SearchEngineKind::SearXng => {
                 if !url.path().ends_with("/search") {

@@ -3,20 +3,19 @@
 //! Nothing is resolved, let alone sent, before the policy or a person allowed it. A redirect, to another host or on the
 //! same one, is a plan of its own: judged, approved and recorded before anything goes there.
 //!
-//! Not here: which addresses may be reached (`address_policy.rs`, `connector.rs`), and what pages become (`response_body.rs`, `html/`).
+//! Not here: which addresses may be reached (`connector.rs`), and what pages become (`response_body.rs`, `html/`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Method, StatusCode};
 use ringfence_kernel::{
     CallContext, CallLimits, DuplicateToolError, NET_MOUNT, PhasedTool, PolicyAction, Preview, PreviewBody, Taint,
     Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry,
 };
+use ringfence_net::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use ringfence_net::{Bytes, HttpResponse, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -25,9 +24,7 @@ use crate::blocking::block_on;
 use crate::connector::WebConnector;
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
-use crate::http_client::{
-    FetchLimits, FetchRequest, HttpResponse, carries_credentials, exchange, parse_header, redirect_location,
-};
+use crate::http_client::{FetchLimits, FetchRequest, carries_credentials, exchange, parse_header, redirect_location};
 use crate::response_body::{self, BodyFormat};
 
 /// Most headers of a request.

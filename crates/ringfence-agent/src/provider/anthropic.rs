@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ringfence_net::SseEvent;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -15,7 +16,6 @@ use super::http::{ProviderClient, ProviderHttpRequest};
 use super::openai::{arguments_for_server, count};
 use super::optional_fields::RejectedRequestFields;
 use super::response_builder::{CallDelta, MOST_CALLS, ResponseBuilder};
-use super::sse::SseEvent;
 use super::surrogates::mark;
 use super::tool_names::ToolNameMap;
 use super::{ModelProvider, SecretString};

@@ -5,8 +5,9 @@
 //!
 //! Not here: sockets and clocks (`http.rs`), and what events mean (`openai.rs`, `anthropic.rs`).
 
+use ringfence_net::{SseDecoder, SseEvent, SseEventTooLong};
+
 use super::error::ProviderError;
-use super::sse::{SseDecoder, SseEvent};
 use crate::model::{ModelErrorKind, ModelResponse, ResponsePartSink};
 
 /// The most that one answer may have, decoded.
@@ -80,8 +81,7 @@ impl<W: ResponseParser> BodyReader<W> {
     ) -> Result<StreamProgress, ProviderError> {
         self.received = self.received.saturating_add(bytes.len());
         if self.received > MAX_BODY_BYTES {
-            let text = format!("the answer exceeds {} MiB and was discarded", MAX_BODY_BYTES / 1024 / 1024);
-            return Err(ProviderError::new(ModelErrorKind::Garbled, text));
+            return Err(SseEventTooLong.into());
         }
         let room = HEAD_BYTES.saturating_sub(self.head.len());
         self.head.extend(bytes.iter().take(room));
@@ -143,7 +143,7 @@ impl<W: ResponseParser> BodyReader<W> {
             ResponseBodyFormat::Events(decoder) => {
                 let (wire, last) = (&mut self.parser, &mut self.progress);
                 let mut most = StreamProgress::KeepAlive;
-                decoder.push(bytes, &mut |event: SseEvent| {
+                decoder.push::<ProviderError>(bytes, &mut |event| {
                     if *last != StreamProgress::End {
                         *last = wire.on_event(&event, parts)?;
                         most = most.max(*last);
@@ -164,6 +164,14 @@ impl<W: ResponseParser> BodyReader<W> {
     }
 }
 
+/// An event has the limit of the whole answer.
+impl From<SseEventTooLong> for ProviderError {
+    fn from(_: SseEventTooLong) -> Self {
+        let text = format!("the answer exceeds {} MiB and was discarded", MAX_BODY_BYTES / 1024 / 1024);
+        Self::new(ModelErrorKind::Garbled, text)
+    }
+}
+
 /// Byte order mark, which may precede a text.
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
@@ -175,7 +183,7 @@ fn detect_format(start: &[u8]) -> Option<ResponseBodyFormat> {
     Some(match first {
         b'{' | b'[' => ResponseBodyFormat::Whole(Vec::new()),
         // `: comment`, `data`, `event`, `id`, `retry`.
-        b':' | b'd' | b'e' | b'i' | b'r' => ResponseBodyFormat::Events(SseDecoder::default()),
+        b':' | b'd' | b'e' | b'i' | b'r' => ResponseBodyFormat::Events(SseDecoder::new(MAX_BODY_BYTES)),
         _ => ResponseBodyFormat::Invalid,
     })
 }

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
-use hyper::{StatusCode, header};
 use ringfence_kernel::sanitize_line;
+use ringfence_net::StatusCode;
+use ringfence_net::header::{self, DATE, HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
 use crate::model::ModelErrorKind;
@@ -207,8 +207,8 @@ mod tests {
     use std::time::Duration;
 
     use expect_test::{Expect, expect};
-    use hyper::StatusCode;
-    use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+    use ringfence_net::StatusCode;
+    use ringfence_net::header::{HeaderMap, HeaderName, HeaderValue};
 
     use super::ProviderError;
     use crate::model::ModelErrorKind;

@@ -5,23 +5,18 @@
 //!
 //! Not here: what is asked and what an answer means. Nothing is tried again, but for a connection that was kept and is dead.
 
+use std::error::Error as _;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use ringfence_net::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ringfence_net::{
+    AnyAddress, BodyCoding, Bytes, DialError, DialTarget, Dialer, ExchangeError, HttpConnection, HttpRequest,
+    MAX_HEADER_BYTES, Method, ResponseStream, StatusCode, TargetHost, TlsSetupError, Uri,
+};
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+use tokio::time::{Instant, timeout_at};
 
 use super::body_reader::{BodyReader, ResponseParser, StreamProgress};
 use super::error::{ProviderError, quote_text};
@@ -48,9 +43,9 @@ pub(crate) struct ProviderClient {
     headers: HeaderMap,
     secrets: Vec<SecretString>,
     timeouts: ProviderTimeouts,
-    tls: Option<TlsConnector>,
+    dialer: Dialer,
     /// A connection that the last answer left open.
-    idle_connection: Mutex<Option<ProviderConnection>>,
+    idle_connection: Mutex<Option<HttpConnection>>,
 }
 
 impl fmt::Display for ProviderClient {
@@ -80,7 +75,13 @@ impl ProviderClient {
     /// Reads the address and the headers. Nothing is sent yet.
     pub(crate) fn open(provider: &ModelProvider, headers: &[(&str, &SecretString)]) -> Result<Self, ModelError> {
         let base_url = BaseUrl::parse(&provider.base_url)?;
-        let tls = if base_url.is_tls { Some(tls(&base_url)?) } else { None };
+        let dialer = Dialer::with_system_defaults();
+        if base_url.is_tls {
+            dialer.load_tls().map_err(|error| {
+                let message = format!("{base_url}: {}", tls_setup_text(&error));
+                ModelError { kind: ModelErrorKind::Unreachable, message }
+            })?;
+        }
         let given = provider.headers.iter().map(|(name, value)| (name.as_str(), value));
         let mut map = HeaderMap::new();
         for (name, value) in headers.iter().copied().chain(given) {
@@ -101,7 +102,7 @@ impl ProviderClient {
             headers: map,
             secrets,
             timeouts: provider.timeouts,
-            tls,
+            dialer,
             idle_connection: Mutex::new(None),
         })
     }
@@ -156,7 +157,7 @@ impl ProviderClient {
     ) -> Result<(), ModelError> {
         let checked = async {
             let mut reply = self.send_checked(&question).await?;
-            let body = self.read_prefix(&mut reply, MAX_LIST_BYTES).await;
+            let body = reply.response.read_prefix(MAX_LIST_BYTES, self.timeouts.idle).await;
             judge(&body)
         };
         checked.await.map_err(|fault| self.error(&question, fault))
@@ -169,12 +170,12 @@ impl ProviderClient {
             let Some(path) = self.redirect(&reply.response)? else { break };
             reply = self.send(question, &path).await?;
         }
-        let (status, headers) = (reply.response.status(), reply.response.headers().clone());
+        let (status, headers) = (reply.response.status, reply.response.headers.clone());
         if status.is_redirection() {
             return Err(ProviderError::new(ModelErrorKind::NoSuchModel, "too many redirects; check the base URL"));
         }
         if status != StatusCode::OK {
-            let body = self.read_prefix(&mut reply, MAX_ERROR_BYTES).await;
+            let body = reply.response.read_prefix(MAX_ERROR_BYTES, self.timeouts.idle).await;
             return Err(ProviderError::from_status(status, &headers, &body));
         }
         match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
@@ -191,12 +192,12 @@ impl ProviderClient {
     }
 
     /// Target of a redirect within the origin. One to another origin is not followed.
-    fn redirect(&self, response: &Response<Incoming>) -> Result<Option<String>, ProviderError> {
-        let status = response.status();
+    fn redirect(&self, response: &ResponseStream) -> Result<Option<String>, ProviderError> {
+        let status = response.status;
         if !status.is_redirection() {
             return Ok(None);
         }
-        let to = response.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
+        let to = response.headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
         let elsewhere = || {
             let to = quote_text(to.split(['?', '#']).next().unwrap_or_default());
             let text = format!(
@@ -226,54 +227,45 @@ impl ProviderClient {
 
     async fn send(&self, question: &ProviderHttpRequest, path: &str) -> Result<ProviderHttpResponse, ProviderError> {
         let kept = self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(line) = kept.filter(|line| !line.sender.is_closed()) {
+        if let Some(line) = kept.filter(|line| !line.is_closed()) {
             // A server closes idle connections. It did not see the request then, so that it is sent again.
             match self.send_over(line, question, path).await {
                 Err(fault) if fault.kind == ModelErrorKind::Cut => {}
                 other => return other,
             }
         }
-        let connecting = timeout(self.timeouts.connect, self.connect()).await;
-        let line = connecting.unwrap_or_else(|_| {
-            let text = format!("no connection within {}", seconds(self.timeouts.connect));
-            Err(ProviderError::new(ModelErrorKind::Unreachable, text))
-        })?;
+        let line = self.connect().await?;
         self.send_over(line, question, path).await
     }
 
     async fn send_over(
         &self,
-        mut line: ProviderConnection,
+        line: HttpConnection,
         question: &ProviderHttpRequest,
         path: &str,
     ) -> Result<ProviderHttpResponse, ProviderError> {
         let asked = Instant::now();
-        let mut request = Request::new(Full::new(question.body.clone()));
-        *request.method_mut() = question.method.clone();
-        *request.uri_mut() = self.base_url.target(path).parse().map_err(|_| {
-            ProviderError::new(ModelErrorKind::BadRequest, "the model name or the base URL does not form a valid URL")
-        })?;
-        *request.headers_mut() = self.headers.clone();
-        let plain = |value: &'static str| HeaderValue::from_static(value);
-        let host = HeaderValue::from_str(&self.base_url.authority);
-        let headers = request.headers_mut();
-        headers.insert(header::HOST, host.unwrap_or_else(|_| plain("")));
-        headers.insert(header::ACCEPT_ENCODING, plain("identity"));
-        headers.insert(header::USER_AGENT, plain(concat!("ringfence/", env!("CARGO_PKG_VERSION"))));
+        let mut headers = self.headers.clone();
+        // Settings do not replace these.
+        headers.remove(header::USER_AGENT);
         if question.method == Method::POST {
-            headers.insert(header::CONTENT_TYPE, plain("application/json"));
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let sending = async {
-            line.sender.ready().await?;
-            line.sender.send_request(request).await
+        let request = HttpRequest {
+            method: question.method.clone(),
+            target: self.base_url.target(path),
+            host: self.base_url.authority.clone(),
+            headers,
+            body: question.body.clone(),
+            coding: BodyCoding::Identity,
+            keep_alive: true,
         };
         let longest = self.timeouts.answer.unwrap_or(Duration::MAX).min(self.timeouts.first_byte);
-        let response = match timeout(longest, sending).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(connection_error(&error)),
-            Err(_) => return Err(self.timeout_error(longest)),
-        };
-        Ok(ProviderHttpResponse { response, connection: line, sent_at: asked })
+        match line.send(request, longest).await {
+            Ok(response) => Ok(ProviderHttpResponse { response, sent_at: asked }),
+            Err(ExchangeError::Timeout) => Err(self.timeout_error(longest)),
+            Err(error) => Err(exchange_error(&error)),
+        }
     }
 
     async fn read_response<W: ResponseParser>(
@@ -282,25 +274,21 @@ impl ProviderClient {
         mut intake: BodyReader<W>,
         parts: &mut ResponsePartSink<'_>,
     ) -> Result<ModelResponse, ProviderError> {
-        let ProviderHttpResponse { response, connection: line, sent_at: asked } = reply;
-        let mut body = response.into_body();
+        let ProviderHttpResponse { mut response, sent_at: asked } = reply;
         let mut clock = ResponseTimer::new(self.timeouts, asked);
         let cut = loop {
             let deadline = clock.deadline();
-            let next = timeout_at(deadline, body.frame()).await.ok();
+            let next = timeout_at(deadline, response.next_bytes()).await.ok();
             // A server that sends without a pause would never time out otherwise.
             match next.filter(|_| Instant::now() < deadline) {
-                Some(Some(Ok(frame))) => {
-                    let Ok(bytes) = frame.into_data() else { continue };
-                    match intake.push(&bytes, parts) {
-                        Ok(heard) => clock.on_progress(heard, intake.is_finished(), Instant::now()),
-                        Err(_) if intake.is_finished() => break None,
-                        Err(fault) => return Err(fault),
-                    }
-                }
-                Some(Some(Err(error))) => break Some(connection_error(&error)),
-                Some(None) => {
-                    self.keep_alive(line);
+                Some(Ok(Some(bytes))) => match intake.push(&bytes, parts) {
+                    Ok(heard) => clock.on_progress(heard, intake.is_finished(), Instant::now()),
+                    Err(_) if intake.is_finished() => break None,
+                    Err(fault) => return Err(fault),
+                },
+                Some(Err(error)) => break Some(exchange_error(&error)),
+                Some(Ok(None)) => {
+                    self.keep_alive(response.into_connection());
                     break None;
                 }
                 None if intake.is_finished() => break None,
@@ -318,60 +306,29 @@ impl ProviderClient {
         intake.end(cut, parts)
     }
 
-    /// Reads the beginning of a body. A missing rest is not an error.
-    async fn read_prefix(&self, reply: &mut ProviderHttpResponse, most: usize) -> Vec<u8> {
-        let mut all = Vec::new();
-        let reading = async {
-            while let Some(Ok(frame)) = reply.response.body_mut().frame().await {
-                all.extend_from_slice(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
-                if all.len() > most {
-                    break;
+    /// A connection to the server, whatever its address: a person named it.
+    async fn connect(&self) -> Result<HttpConnection, ProviderError> {
+        let BaseUrl { dial_host, port, is_tls, .. } = &self.base_url;
+        let target = DialTarget { host: dial_host, port: *port, policy: &AnyAddress, is_local: true };
+        let stream = self.dialer.connect(target, *is_tls, self.timeouts.connect).await;
+        let stream = stream.map_err(|error| {
+            let text = match error {
+                DialError::Resolve(cause) => format!("cannot resolve this host: {cause}"),
+                DialError::NoAddresses => "the host name has no addresses".to_owned(),
+                DialError::Connect(cause) => format!("no connection: {cause}; is the server running?"),
+                DialError::Timeout => format!("no connection within {}", seconds(self.timeouts.connect)),
+                DialError::TlsSetup(cause) => tls_setup_text(&cause),
+                DialError::Tls(cause) => format!("no TLS connection: {cause}"),
+                DialError::NoResponse | DialError::WrongPeer | DialError::Refused(_) => {
+                    format!("no connection: {error}")
                 }
-            }
-        };
-        // An error has the part of the body that came in time.
-        let _ = timeout(self.timeouts.idle, reading).await;
-        all.truncate(most);
-        all
+            };
+            ProviderError::new(ModelErrorKind::Unreachable, text)
+        })?;
+        HttpConnection::open(stream, MAX_HEADER_BYTES).await.map_err(|error| exchange_error(&error))
     }
 
-    async fn connect(&self) -> Result<ProviderConnection, ProviderError> {
-        let unreachable = |text: String| ProviderError::new(ModelErrorKind::Unreachable, text);
-        let name = self.base_url.host.trim_start_matches('[').trim_end_matches(']');
-        let addresses = tokio::net::lookup_host((name, self.base_url.port)).await;
-        let addresses: Vec<_> =
-            addresses.map_err(|error| unreachable(format!("cannot resolve this host: {error}")))?.collect();
-        let share = self.timeouts.connect / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-        let mut failed = "the host name has no addresses".to_owned();
-        for address in addresses {
-            match timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return self.handshake(stream, name).await,
-                Ok(Err(error)) => failed = format!("no connection: {error}; is the server running?"),
-                Err(_) => failed = "no connection: the host does not respond".to_owned(),
-            }
-        }
-        Err(unreachable(failed))
-    }
-
-    async fn handshake(&self, stream: TcpStream, name: &str) -> Result<ProviderConnection, ProviderError> {
-        let unreachable = |text: String| ProviderError::new(ModelErrorKind::Unreachable, text);
-        // Without it a question may wait for the acknowledgement of its own headers.
-        stream.set_nodelay(true).map_err(|error| unreachable(format!("no connection: {error}")))?;
-        let Some(tls) = &self.tls else {
-            let (sender, connection) =
-                http1::handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
-            return Ok(ProviderConnection { sender, task: tokio::spawn(async { drop(connection.await) }) });
-        };
-        let name =
-            ServerName::try_from(name.to_owned()).map_err(|_| unreachable("TLS: not a valid host name".to_owned()))?;
-        let stream =
-            tls.connect(name, stream).await.map_err(|error| unreachable(format!("no TLS connection: {error}")))?;
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
-        Ok(ProviderConnection { sender, task: tokio::spawn(async { drop(connection.await) }) })
-    }
-
-    fn keep_alive(&self, line: ProviderConnection) {
+    fn keep_alive(&self, line: HttpConnection) {
         *self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
     }
 
@@ -391,21 +348,8 @@ impl ProviderClient {
     }
 }
 
-/// A connection. Its other half ends with it.
-struct ProviderConnection {
-    sender: SendRequest<Full<Bytes>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for ProviderConnection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 struct ProviderHttpResponse {
-    response: Response<Incoming>,
-    connection: ProviderConnection,
+    response: ResponseStream,
     sent_at: Instant,
 }
 
@@ -460,6 +404,7 @@ impl ResponseTimer {
 struct BaseUrl {
     is_tls: bool,
     host: String,
+    dial_host: TargetHost,
     port: u16,
     authority: String,
     /// Without a slash at its end.
@@ -489,6 +434,7 @@ impl BaseUrl {
         }
         Ok(Self {
             is_tls,
+            dial_host: TargetHost::from_authority(&host),
             host,
             port: authority.port_u16().unwrap_or(default_port(is_tls)),
             authority: authority.as_str().to_owned(),
@@ -516,36 +462,28 @@ fn default_port(is_tls: bool) -> u16 {
     if is_tls { 443 } else { 80 }
 }
 
-fn tls(base_url: &BaseUrl) -> Result<TlsConnector, ModelError> {
-    let unreachable =
-        |text: String| ModelError { kind: ModelErrorKind::Unreachable, message: format!("{base_url}: {text}") };
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(unreachable(
-            "this machine has no root certificates to verify the server; install `ca-certificates`".to_owned(),
-        ));
+fn tls_setup_text(error: &TlsSetupError) -> String {
+    match error {
+        TlsSetupError::NoRoots => {
+            "this machine has no root certificates to verify the server; install `ca-certificates`".to_owned()
+        }
+        TlsSetupError::Config(cause) => format!("no TLS: {cause}"),
     }
-    connector(roots).map_err(|error| unreachable(format!("no TLS: {error}")))
 }
 
-fn connector(roots: RootCertStore) -> Result<TlsConnector, tokio_rustls::rustls::Error> {
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// The connection ended, or the response was not HTTP.
-fn connection_error(error: &hyper::Error) -> ProviderError {
-    let cause = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
-    match error.is_parse() {
+/// The connection ended, the response was not HTTP, or the request cannot be sent.
+fn exchange_error(error: &ExchangeError) -> ProviderError {
+    let ExchangeError::Http(http) = error else {
+        let text = "the model name or the base URL does not form a valid URL";
+        return ProviderError::new(ModelErrorKind::BadRequest, text);
+    };
+    let cause = http.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
+    match http.is_parse() {
         true => ProviderError::new(
             ModelErrorKind::Garbled,
-            format!("invalid HTTP response: {error}{cause}; is this the URL of a model API?"),
+            format!("invalid HTTP response: {http}{cause}; is this the URL of a model API?"),
         ),
-        false => ProviderError::new(ModelErrorKind::Cut, format!("the connection closed early: {error}{cause}")),
+        false => ProviderError::new(ModelErrorKind::Cut, format!("the connection closed early: {http}{cause}")),
     }
 }
 
@@ -562,16 +500,15 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use ringfence_net::{Dialer, SystemResolver, TlsTrust};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio::time::Instant;
     use tokio_rustls::TlsAcceptor;
     use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-    use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring};
+    use tokio_rustls::rustls::{ServerConfig, crypto::ring};
 
-    use super::{
-        BaseUrl, CLOSE_TIMEOUT, ProviderClient, ProviderHttpRequest, ResponseTimer, TRAILER_TIMEOUT, connector,
-    };
+    use super::{BaseUrl, CLOSE_TIMEOUT, ProviderClient, ProviderHttpRequest, ResponseTimer, TRAILER_TIMEOUT};
     use crate::model::{ModelError, ModelErrorKind};
     use crate::provider::body_reader::StreamProgress;
     use crate::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts};
@@ -596,8 +533,6 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await?;
             stream.flush().await
         });
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate).unwrap();
         let provider = ModelProvider {
             kind: ProviderProtocol::OpenAi,
             base_url: format!("http://localhost:{port}/v1"),
@@ -608,7 +543,8 @@ mod tests {
             stream: false,
         };
         let mut client = ProviderClient::open(&provider, &[]).unwrap();
-        client.tls = Some(connector(roots).unwrap());
+        client.dialer = Dialer::new(Arc::new(SystemResolver), TlsTrust::Only(vec![certificate]));
+        client.base_url.is_tls = true;
         let checked = client.check(ProviderHttpRequest::get("/models"), |body| {
             assert_eq!(body, b"hi");
             Ok(())

@@ -13,7 +13,6 @@ mod openai;
 mod optional_fields;
 mod response_builder;
 mod scripted;
-mod sse;
 mod surrogates;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ringfence_net::SseEvent;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -16,7 +17,6 @@ use super::error::{ProviderError, quote_text};
 use super::http::{ProviderClient, ProviderHttpRequest};
 use super::optional_fields::RejectedRequestFields;
 use super::response_builder::{CallDelta, ResponseBuilder, ToolCallFormat};
-use super::sse::SseEvent;
 use super::surrogates::mark;
 use super::tool_names::ToolNameMap;
 use super::{ModelProvider, SecretString};

@@ -8,12 +8,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::ErrorKind;
+use ringfence_net::{SseDecoder, SseEvent, SseEventTooLong};
 use ringfence_web::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 use serde_json::{Value, json};
 
-use crate::codec::jsonrpc::{
-    FramedLine, JsonRpcMessage, LineFramer, encode_notification, encode_request, parse_message,
-};
+use crate::codec::jsonrpc::{JsonRpcMessage, encode_notification, encode_request, parse_message};
 use crate::mcp_client::transport::{MAX_MESSAGE_BYTES, McpClientError, McpDeadline, McpTransport};
 
 const SESSION_HEADER: &str = "mcp-session-id";
@@ -100,72 +99,69 @@ impl McpTransport for HttpTransport {
 /// A body as it comes.
 struct McpBodyReader {
     id: Option<u64>,
-    framer: LineFramer,
-    /// The text of the event that is being read.
-    event: Vec<u8>,
-    answer: Option<Result<Value, McpClientError>>,
+    events: SseDecoder,
+    /// A body that is not a stream of events.
+    whole: Vec<u8>,
+    answer: Option<McpAnswer>,
     too_long: bool,
 }
 
 impl McpBodyReader {
     fn new(id: Option<u64>) -> Self {
-        let framer = LineFramer::new(MAX_MESSAGE_BYTES);
-        Self { id, framer, event: Vec::new(), answer: None, too_long: false }
+        let events = SseDecoder::new(MAX_MESSAGE_BYTES);
+        Self { id, events, whole: Vec::new(), answer: None, too_long: false }
     }
 
     /// True when there is nothing more to wait for.
     fn push(&mut self, head: &HttpResponseHead, bytes: &[u8]) -> bool {
-        self.framer.push(bytes);
-        while let Some(line) = self.framer.next_line() {
-            self.take_line(head, line);
-        }
-        self.too_long |= self.event.len() > MAX_MESSAGE_BYTES;
+        let Self { id, events, whole, answer, .. } = self;
+        self.too_long = match is_event_stream(head) {
+            true => {
+                let pushed: Result<(), SseEventTooLong> = events.push(bytes, &mut |event| {
+                    *answer = answer.take().or_else(|| answer_in_event(*id, &event));
+                    Ok(())
+                });
+                pushed.is_err()
+            }
+            false => {
+                whole.extend(bytes);
+                whole.len() > MAX_MESSAGE_BYTES
+            }
+        };
         self.too_long || self.answer.is_some()
     }
 
-    fn take_line(&mut self, head: &HttpResponseHead, line: FramedLine) {
-        match line {
-            FramedLine::Complete(line) if is_event_stream(head) => self.push_line(&line),
-            FramedLine::Complete(line) => self.event.extend(line),
-            FramedLine::TooLong => self.too_long = true,
-        }
-    }
-
-    /// One line of events: those about data belong together until there is an empty one.
-    fn push_line(&mut self, line: &[u8]) {
-        let line = line.trim_ascii_end();
-        if let Some(data) = line.strip_prefix(b"data:") {
-            self.event.extend(data);
-            self.event.push(b'\n');
-        } else if line.is_empty() {
-            self.finish_event();
-        }
-    }
-
-    fn finish_event(&mut self) {
-        let (id, result) = match parse_message(&std::mem::take(&mut self.event)) {
-            Ok(JsonRpcMessage::Response { id, result }) => (id.as_u64(), result.map_err(McpClientError::Refused)),
-            Ok(_) => return,
-            Err(rejected) => {
-                let id = rejected.response_id().and_then(Value::as_u64);
-                (id, Err(McpClientError::InvalidResponse(rejected.error)))
-            }
-        };
-        if id.is_some() && id == self.id {
-            self.answer.get_or_insert(result);
-        }
-    }
-
-    fn finish(mut self, head: &HttpResponseHead) -> Result<Option<Value>, McpClientError> {
-        if self.too_long {
+    fn finish(self, head: &HttpResponseHead) -> Result<Option<Value>, McpClientError> {
+        let Self { id, events, whole, answer, too_long } = self;
+        if too_long {
             return Err(McpClientError::TooLong);
         }
-        if let Some(rest) = self.framer.finish() {
-            self.take_line(head, rest);
-        }
-        self.finish_event();
-        self.answer.transpose()
+        let answer = answer.or_else(|| match is_event_stream(head) {
+            true => answer_in_event(id, &events.into_unterminated()?),
+            false => answer_in(id, &whole),
+        });
+        answer.transpose()
     }
+}
+
+type McpAnswer = Result<Value, McpClientError>;
+
+/// The response to the request with this id, if the message is that.
+fn answer_in(wanted: Option<u64>, message: &[u8]) -> Option<McpAnswer> {
+    let (id, result) = match parse_message(message) {
+        Ok(JsonRpcMessage::Response { id, result }) => (id.as_u64(), result.map_err(McpClientError::Refused)),
+        Ok(_) => return None,
+        Err(rejected) => {
+            let id = rejected.response_id().and_then(Value::as_u64);
+            (id, Err(McpClientError::InvalidResponse(rejected.error)))
+        }
+    };
+    (id.is_some() && id == wanted).then_some(result)
+}
+
+fn answer_in_event(wanted: Option<u64>, event: &SseEvent) -> Option<McpAnswer> {
+    // With replaced bytes it is not what the server sent.
+    if event.had_invalid_utf8 { None } else { answer_in(wanted, event.data.as_bytes()) }
 }
 
 fn is_event_stream(head: &HttpResponseHead) -> bool {
@@ -213,5 +209,15 @@ mod tests {
             read("application/json", br#"{"id":7,"error":{"code":1,"message":"no"}}"#, 3),
             Err(McpClientError::Refused(_))
         ));
+    }
+
+    #[test]
+    fn the_last_event_may_lack_its_empty_line_and_invalid_text_is_not_an_answer() {
+        let last = br#"data: {"id":7,"result":{"a":1}}"#;
+        assert_eq!(read("text/event-stream", last, 9).unwrap(), Some(json!({"a": 1})));
+        let invalid = b"data: {\"id\":7,\"result\":\"\xff\"}\n\n";
+        assert_eq!(read("text/event-stream", invalid, 9).unwrap(), None);
+        let endless = [&b"data: "[..], &vec![b'x'; MAX_MESSAGE_BYTES]].concat();
+        assert!(matches!(read("text/event-stream", &endless, 9), Err(McpClientError::TooLong)));
     }
 }

@@ -30,7 +30,7 @@
 //! | empty body | `transport::an_empty_body_is_cut` |
 //! | cut in arguments, in a line, no `[DONE]` | `openai::without_a_finish_nothing_counts`, `openai::the_end_may_be_missing`, `transport::a_dropped_connection_is_cut` |
 //! | stall, slow prefill, pings | `transport::silence_has_an_end`, `transport::pings_are_life_and_no_progress`, `http::tests` |
-//! | CR LF, comments, several `data` lines, BOM, `event` lines, UTF-8 in two | `sse::tests`, `openai::lines_may_be_written_in_any_way` |
+//! | CR LF, comments, several `data` lines, BOM, `event` lines, UTF-8 in two | `sse::tests` of `ringfence-net`, `openai::lines_may_be_written_in_any_way` |
 //! | other choices | `openai::only_the_first_choice_counts` |
 //! | empty choices, unknown fields, missing fields | `openai::missing_fields_are_tolerated` |
 //! | unknown finish | `openai::an_unknown_finish_is_kept` |

@@ -3,21 +3,37 @@
 //! An address passes only if no row has it and, for IPv6, if it is from the range that the internet uses. An IPv6 address
 //! that carries an IPv4 one is refused whatever it carries: who unpacks it is not known here.
 //!
-//! Not here: names, and what a URL may look like (`fetch_target.rs`).
+//! Not here: names and URLs, and the exceptions of a user. Callers have those.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Decides which addresses a connection may go to.
+pub trait AddressPolicy: Send + Sync + fmt::Debug {
+    fn check(&self, address: IpAddr) -> Result<(), AddressRefusal>;
+}
+
+/// Any address: for a host that the operator named in the settings, such as a model's server.
+#[derive(Clone, Copy, Debug)]
+pub struct AnyAddress;
+
+impl AddressPolicy for AnyAddress {
+    fn check(&self, _: IpAddr) -> Result<(), AddressRefusal> {
+        Ok(())
+    }
+}
 
 /// Reason for refusing an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AddressRefusal {
+pub struct AddressRefusal {
     /// After "leads to".
-    pub(crate) reason: &'static str,
+    pub reason: &'static str,
     /// A user may allow it, for a host and port or a range of their choice.
-    pub(crate) overridable: bool,
+    pub overridable: bool,
 }
 
 /// Fails for an address that is not on the public internet.
-pub(crate) fn check_public(address: IpAddr) -> Result<(), AddressRefusal> {
+pub fn check_public(address: IpAddr) -> Result<(), AddressRefusal> {
     match address {
         IpAddr::V4(address) => check_v4(address),
         IpAddr::V6(address) => check_v6(address),

@@ -1,0 +1,25 @@
+//! Outgoing connections: dial, TLS, HTTP exchange, server-sent events.
+//!
+//! Every connection of Ringfence to another host is opened by a `Dialer`, to an address that the caller's `AddressPolicy`
+//! has passed. Every HTTP response is bounded in its header, its body and its time.
+//!
+//! Not here: URLs, redirects and which hosts may be reached. Callers decide those, before and between exchanges.
+
+mod address_policy;
+mod decompress;
+mod dial;
+mod exchange;
+#[cfg(test)]
+mod fuzz;
+mod sse;
+mod tls;
+
+pub use address_policy::{AddressPolicy, AddressRefusal, AnyAddress, check_public};
+pub use dial::{DialError, DialTarget, Dialer, NameResolver, NetStream, SystemResolver, TargetHost};
+pub use exchange::{
+    BodyCoding, ExchangeError, HttpConnection, HttpRequest, HttpResponse, MAX_HEADER_BYTES, ResponseStream, forward,
+};
+pub use hyper::body::Bytes;
+pub use hyper::{HeaderMap, Method, StatusCode, Uri, header};
+pub use sse::{SseDecoder, SseEvent, SseEventTooLong};
+pub use tls::{TlsSetupError, TlsTrust};
