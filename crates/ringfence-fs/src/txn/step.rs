@@ -171,8 +171,10 @@ impl<'a> OpenStep<'a> {
         let here = self.here();
         match &self.entry.step {
             TxnStep::Exchange { old, new, staging, fresh, .. } => {
-                // Without the image store, nothing was ever staged there.
-                let Ok(there) = self.staging(staging) else { return Ok(()) };
+                let Ok(there) = self.staging(staging) else {
+                    // Without the image store, a step that was made cannot be rolled back; any other has nothing there.
+                    return if self.progress()? == StepProgress::Made { Err(Errno::NOENT) } else { Ok(()) };
+                };
                 let is_at = |it: &Option<FileIdentity>, at| it.as_ref().map_or(Ok(false), |it| it.is_at(at));
                 if is_at(old, there)? {
                     if is_at(new, here)? {

@@ -155,3 +155,21 @@ fn an_interrupted_change_of_an_earlier_version_is_left_to_that_version() {
         assert_eq!(snapshot(world.host_path()), before);
     }
 }
+
+#[test]
+fn the_state_is_not_migrated_under_a_writer_of_an_earlier_version() {
+    let world = sample();
+    for directory in [journal_of(&world), locks_of(&world)] {
+        std::fs::remove_file(directory.join("version")).unwrap();
+    }
+    // Every writer of that version holds the tree lock, and notes its change in it or in that of a file.
+    let writer = std::fs::File::open(locks_of(&world).join("tree")).unwrap();
+    writer.lock_shared().unwrap();
+    assert_eq!(
+        open(&world).map(drop).unwrap_err().to_string(),
+        "an earlier version of Ringfence is changing the mount `w`; stop it, then try again"
+    );
+    drop(writer);
+    open(&world).unwrap();
+    assert!(journal_of(&world).join("version").exists());
+}
