@@ -1,4 +1,4 @@
-//! Benchmark of overlay views and commits: 10,000 files.
+//! Benchmark of overlay views and commits: 10,000 files, and views of 100,000.
 //!
 //! `cargo xtask bench overlay` runs it. Printed are the best time and the median of each, beside copying the same files
 //! without any sync, and copying them with one sync in the end.
@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 const FILES: usize = 10_000;
 const ROUNDS: usize = 5;
+const VIEWED_FILES: usize = 100_000;
+const VIEWS: usize = 50;
 
 fn main() {
     // `cargo test --benches` only asks whether this builds and starts.
@@ -44,6 +46,42 @@ fn main() {
         let [best, median] = [0, ROUNDS / 2].map(|nth| taken[nth].as_secs_f64() * 1e3);
         println!("| {what} | {best:.0} ms | {median:.0} ms |");
     }
+    println!(
+        "\n| view of a workspace, as before each program | first | next, best of {VIEWS} | median |\n|---|---|---|---|"
+    );
+    for files in [0, VIEWED_FILES / 10, VIEWED_FILES] {
+        let [first, best, median] = view_times(files).map(|time| time.as_secs_f64() * 1e3);
+        println!("| {files} files | {first:.1} ms | {best:.1} ms | {median:.1} ms |");
+    }
+}
+
+/// Times of the first view of a workspace, of the fastest after it, and their median. A file changes between two views.
+fn view_times(files: usize) -> [Duration; 3] {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let root = directory.path().join("ws");
+    fs::create_dir(&root).expect("a workspace");
+    for number in 0..files {
+        let path = root.join(format!("d{}/e{}/f{number}", number % 100, number % 1000));
+        if number < 1000 {
+            fs::create_dir_all(path.parent().expect("it has one")).expect("directories");
+        }
+        fs::write(path, "").expect("a file");
+    }
+    let workspace = MountSpec { alias: "workspace".to_owned(), path: root.clone(), rights: MountAccess::ReadWrite };
+    let state = directory.path().join("state");
+    let fence = Fence::new(workspace, Vec::new(), &state, FenceOptions::default()).expect("a fence");
+    let caller = OverlayBench::new(&fence);
+    let mut times: Vec<Duration> = (0..=VIEWS)
+        .map(|view| {
+            fs::write(root.join(format!("changed-{view}")), "").expect("a file");
+            let begun = Instant::now();
+            caller.started();
+            begun.elapsed()
+        })
+        .collect();
+    let first = times.remove(0);
+    times.sort();
+    [first, times[0], times[VIEWS / 2]]
 }
 
 /// Commits an overlay, as a tool that ran a program in it would.

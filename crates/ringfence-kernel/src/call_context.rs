@@ -9,7 +9,7 @@ use crate::error::{ErrorKind, ToolError};
 use crate::limits::CallLimits;
 use crate::resource::{PolicyResource, ResourceAccess};
 use crate::taint::Taint;
-use crate::verdict::Verdict;
+use crate::verdict::{PolicyRevision, Verdict};
 
 /// The context of a call while it is planned and run.
 #[derive(Debug)]
@@ -39,6 +39,12 @@ impl<'a> CallContext<'a> {
     /// The decision about an access that the call discovers, such as a file in a directory that is searched.
     pub fn evaluate(&self, access: &ResourceAccess) -> Verdict {
         self.services.map_or_else(Verdict::unknown_effect, |services| services.evaluate(access))
+    }
+
+    /// The revision of the decisions about this call: while it is the same, `evaluate` decides the same. `None` where that
+    /// is not known.
+    pub fn policy_revision(&self) -> Option<PolicyRevision> {
+        self.services.and_then(|services| services.policy_revision())
     }
 
     /// Adds taint to the session. Only the tool knows whether the content it saw was untrusted.
@@ -138,6 +144,7 @@ pub trait LookupTarget: std::fmt::Debug {
 /// Kernel services for a running call.
 pub(crate) trait CallServices: std::fmt::Debug {
     fn evaluate(&self, access: &ResourceAccess) -> Verdict;
+    fn policy_revision(&self) -> Option<PolicyRevision>;
     fn add_taint(&self, taint: Taint);
     fn report_progress(&self, progress: &ProgressUpdate<'_>);
     fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError>;

@@ -13,8 +13,8 @@ use crate::call_context::CallServices;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     AbandonReason, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode, Policy,
-    PolicyAction, PolicyRequest, PolicyResource, ProgressUpdate, ResourceAccess, ReviewRequirement, Sensitivity,
-    Session, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
+    PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, ProgressUpdate, ResourceAccess, ReviewRequirement,
+    Sensitivity, Session, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
 
 /// The decision about a call, and about each of its accesses.
@@ -169,6 +169,10 @@ impl DryRun<'_> {
 impl CallServices for DryRun<'_> {
     fn evaluate(&self, access: &ResourceAccess) -> Verdict {
         self.policy.evaluate(access, &self.policy_request(std::slice::from_ref(access)))
+    }
+
+    fn policy_revision(&self) -> Option<PolicyRevision> {
+        self.policy.revision(&self.policy_request(&[]))
     }
 
     /// Nothing happens.

@@ -10,7 +10,7 @@ use crate::policy::{Policy, PolicyRequest};
 use crate::resource::ResourceAccess;
 use crate::rule::PolicyRule;
 use crate::rule_text::RuleText;
-use crate::verdict::{Decision, PolicyLayer, Verdict};
+use crate::verdict::{Decision, PolicyLayer, PolicyRevision, Verdict};
 
 /// The rules of config, and what was granted since.
 #[derive(Debug)]
@@ -50,6 +50,10 @@ impl Policy for GrantedRules {
         self.rules().narrowest_grant(request)
     }
 
+    fn revision(&self, request: &PolicyRequest<'_>) -> Option<PolicyRevision> {
+        self.rules().revision(request)
+    }
+
     fn set_grants(&self, grants: &[Grant]) -> bool {
         let ids: Vec<String> = grants.iter().map(|grant| grant.id.clone()).collect();
         let mut now = self.active.write().unwrap_or_else(PoisonError::into_inner);
@@ -75,4 +79,51 @@ impl Grant {
 pub(crate) fn format_rule_line(text: &RuleText) -> Option<String> {
     let rule = PolicyRule::new(text.clone(), "granted").ok()?;
     Some(format!("{{ decision = \"{}\", {} }}", rule.decision.name(), rule.scope_text()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GrantedRules;
+    use crate::{
+        CallLimits, Dialect, LayeredRules, Policy, PolicyLayer, PolicyRequest, PolicyRevision, PolicyRule, Preset,
+        Principal, RuleText, Session, SessionTaint, Taint, TaintSet, ToolCatalog,
+    };
+
+    fn session(agent: Option<&str>) -> Session {
+        Session {
+            id: "s".to_owned(),
+            principal: Principal::agent("test"),
+            dialect: Dialect::Standard,
+            agent: agent.map(str::to_owned),
+            limits: CallLimits::for_dialect(Dialect::Standard),
+            catalog: ToolCatalog::default(),
+            taint: SessionTaint::default(),
+        }
+    }
+
+    fn rule(agent: Option<&str>) -> PolicyRule {
+        let agent = agent.map(|agent| vec![agent.to_owned()]);
+        PolicyRule::new(RuleText { decision: "deny".to_owned(), agent, ..RuleText::default() }, "rule").unwrap()
+    }
+
+    fn revision(policy: &dyn Policy, session: &Session, taint: &[Taint]) -> PolicyRevision {
+        let taint: TaintSet = taint.iter().copied().collect();
+        policy.revision(&PolicyRequest::new(session, "run_code", &[], taint)).unwrap()
+    }
+
+    #[test]
+    fn the_revision_differs_where_decisions_may() {
+        let rules = LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::User, vec![rule(Some("a"))]);
+        let policy = GrantedRules::new(rules.clone());
+        let (plain, a, b) = (session(None), session(Some("a")), session(Some("b")));
+        let first = revision(&policy, &plain, &[]);
+        assert_eq!(first, revision(&policy, &plain, &[]));
+        // No rule is about this agent, or about this taint alone.
+        assert_eq!(first, revision(&policy, &b, &[]));
+        assert_eq!(first, revision(&policy, &plain, &[Taint::ReadSecret]));
+        assert_ne!(first, revision(&policy, &a, &[]));
+        assert_ne!(first, revision(&policy, &plain, &[Taint::SawUntrusted, Taint::HasEgress]));
+        assert_ne!(first, revision(&Preset::Ask, &plain, &[]));
+        assert_ne!(first, revision(&rules.with_layer(PolicyLayer::User, vec![rule(None)]), &plain, &[]));
+    }
 }

@@ -22,8 +22,9 @@ use crate::reply::ReplyNotes;
 use crate::tool_binding::{ErasedPlan, ErasedTool, PlanRunOutcome};
 use crate::{
     AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, Decision, ErrorKind, Grant, Host,
-    HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, Preview, ProgressListener, ProgressUpdate,
-    ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
+    HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, PolicyRevision, Preview, ProgressListener,
+    ProgressUpdate, ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply,
+    Verdict, id,
 };
 
 /// One call on its way.
@@ -411,6 +412,10 @@ impl Invocation {
 impl CallServices for Invocation {
     fn evaluate(&self, access: &ResourceAccess) -> Verdict {
         self.host.config.policy.evaluate(access, &self.policy_request(std::slice::from_ref(access)))
+    }
+
+    fn policy_revision(&self) -> Option<PolicyRevision> {
+        self.host.config.policy.revision(&self.policy_request(&[]))
     }
 
     fn add_taint(&self, taint: Taint) {

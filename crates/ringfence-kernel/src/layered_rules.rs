@@ -8,6 +8,7 @@
 //! Not here: what a rule matches (`rule.rs`), and how rules are read (`rule_parser.rs`, config).
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pattern::{host_pattern, path_pattern};
 use crate::policy::{Policy, PolicyRequest};
@@ -17,7 +18,7 @@ use crate::rule::{PolicyRule, RuleMatchInput, quote_words};
 use crate::rule_text::RuleText;
 use crate::sensitive::acting_program;
 use crate::taint::{Taint, TaintSet};
-use crate::verdict::{Assurance, Decision, PolicyLayer, Verdict, strictest};
+use crate::verdict::{Assurance, Decision, PolicyLayer, PolicyRevision, Verdict, strictest};
 
 /// The rule that asks before a session gets all three taints.
 const TAINT_RULE: &str = "taint combination";
@@ -76,6 +77,8 @@ pub struct LayeredRules {
     workspace: Vec<PolicyRule>,
     /// Rules that require approval even where a layer allows, unless the allowing rule names the taint.
     exfiltration_guard: Vec<PolicyRule>,
+    /// Number of this set of rules in this process. A copy has the same rules and the same number.
+    number: u64,
 }
 
 impl LayeredRules {
@@ -85,12 +88,14 @@ impl LayeredRules {
             layers: vec![(PolicyLayer::Preset, preset.rules())],
             workspace: Vec::new(),
             exfiltration_guard: exfiltration_rules(),
+            number: next_number(),
         }
     }
 
     /// Adds rules to a layer. Rules of a later call follow those of an earlier one.
     #[must_use]
     pub fn with_layer(mut self, layer: PolicyLayer, rules: Vec<PolicyRule>) -> Self {
+        self.number = next_number();
         match layer {
             PolicyLayer::Workspace => {
                 self.workspace.extend(rules.into_iter().filter(|rule| rule.decision != Decision::Allow))
@@ -186,19 +191,39 @@ impl Policy for LayeredRules {
     fn narrowest_grant(&self, request: &PolicyRequest<'_>) -> Option<RuleText> {
         narrowest_grant(self, request)
     }
+
+    /// The rules, and which of them apply to the caller: the rest of a rule depends on the access alone.
+    fn revision(&self, request: &PolicyRequest<'_>) -> Option<PolicyRevision> {
+        let layered = self.layers.iter().flat_map(|(_, rules)| rules);
+        let rules = layered.chain(&self.workspace).chain(&self.exfiltration_guard);
+        let applies = |rule: &PolicyRule| if rule.matches_call(request, request.taint) { '1' } else { '0' };
+        Some(PolicyRevision::new(format!("{}:{}", self.number, rules.map(applies).collect::<String>())))
+    }
 }
 
 impl Policy for Preset {
     fn evaluate(&self, access: &ResourceAccess, request: &PolicyRequest<'_>) -> Verdict {
-        static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
-        let [edits, ask, read_only] = &*RULES;
-        let rules = match self {
-            Self::Edits => edits,
-            Self::Ask => ask,
-            Self::ReadOnly => read_only,
-        };
-        rules.evaluate(access, request)
+        preset_rules(*self).evaluate(access, request)
     }
+
+    fn revision(&self, request: &PolicyRequest<'_>) -> Option<PolicyRevision> {
+        preset_rules(*self).revision(request)
+    }
+}
+
+fn preset_rules(preset: Preset) -> &'static LayeredRules {
+    static RULES: LazyLock<[LayeredRules; 3]> = LazyLock::new(|| Preset::ALL.map(LayeredRules::from_preset));
+    let [edits, ask, read_only] = &*RULES;
+    match preset {
+        Preset::Edits => edits,
+        Preset::Ask => ask,
+        Preset::ReadOnly => read_only,
+    }
+}
+
+fn next_number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Data leaks where a secret, untrusted content and egress come together. Two of them make the third require approval.

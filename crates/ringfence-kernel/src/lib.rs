@@ -157,7 +157,7 @@ pub use tool::{
     ToolPlan,
 };
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
-pub use verdict::{Assurance, Decision, PolicyLayer, ReviewRequirement, Verdict};
+pub use verdict::{Assurance, Decision, PolicyLayer, PolicyRevision, ReviewRequirement, Verdict};
 pub use workspace::{
     ChangeKind, ChangedPath, ConnectionAttempt, Egress, EgressChannel, ExposedDir, Workspace, WorkspaceChanges,
     WorkspaceView,

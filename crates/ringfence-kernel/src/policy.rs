@@ -11,7 +11,7 @@ use crate::resource::ResourceAccess;
 use crate::rule_text::RuleText;
 use crate::session::Session;
 use crate::taint::{Taint, TaintSet};
-use crate::verdict::{Verdict, strictest};
+use crate::verdict::{PolicyRevision, Verdict, strictest};
 
 /// Decides about plans. Where it cannot decide, it asks.
 pub trait Policy: Send + Sync + fmt::Debug {
@@ -26,6 +26,12 @@ pub trait Policy: Send + Sync + fmt::Debug {
 
     /// The narrowest rule that would let this call happen from now on, where a person may grant one.
     fn narrowest_grant(&self, _: &PolicyRequest<'_>) -> Option<RuleText> {
+        None
+    }
+
+    /// The revision of the decisions for this caller, whatever the accesses of the request. `None` where decisions may
+    /// differ from one request to the next.
+    fn revision(&self, _: &PolicyRequest<'_>) -> Option<PolicyRevision> {
         None
     }
 

@@ -124,7 +124,8 @@ impl PolicyRule {
         open && self.secret.is_none() && self.protected.is_none() && self.matches_call(request, request.taint)
     }
 
-    fn matches_call(&self, request: &PolicyRequest<'_>, taint: TaintSet) -> bool {
+    /// Whether the rule applies to the caller, in a session with this taint.
+    pub(crate) fn matches_call(&self, request: &PolicyRequest<'_>, taint: TaintSet) -> bool {
         let PolicyRequest { session, tool, .. } = request;
         let one_of = |names: &[String], name: Option<&str>| {
             names.is_empty() || name.is_some_and(|name| names.iter().any(|one| one == name))

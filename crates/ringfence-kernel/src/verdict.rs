@@ -2,6 +2,7 @@
 //!
 //! Not here: who decides (`policy.rs`).
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,24 @@ impl Verdict {
     /// The larger, the stricter.
     pub fn strictness(&self) -> (Decision, Assurance) {
         (self.decision, self.assurance)
+    }
+}
+
+/// Identifies the decisions of a policy for one caller: while the revision is the same, so is the decision about the same
+/// access.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyRevision(String);
+
+impl PolicyRevision {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The revision of a policy that decides by this one and by a state of its own.
+    #[must_use]
+    pub fn with_state(mut self, state: &dyn fmt::Debug) -> Self {
+        self.0.push_str(&format!("; {state:?}"));
+        self
     }
 }
 

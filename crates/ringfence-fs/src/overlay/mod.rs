@@ -10,11 +10,14 @@ mod changes;
 mod commit;
 mod compare;
 mod group;
+mod mask_scan;
 mod masked_paths;
 mod repository_data;
 mod stage;
 mod upper;
 mod view;
+mod watched_directories;
+mod watched_masks;
 mod worktree_ties;
 
 use std::collections::HashMap;
@@ -31,6 +34,7 @@ use self::compare::{OverlayChange, RejectedPath, compare};
 use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;
 use self::upper::UpperLayer;
+use self::view::MountView;
 use crate::Fence;
 use crate::mount::Mount;
 use crate::read::digest::Digest;
@@ -41,25 +45,25 @@ impl Fence {
     pub fn workspace(&self, alias: &str) -> Option<Arc<dyn Workspace>> {
         let others = self.mounts().iter().filter(|mount| mount.run_state.is_none());
         let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
-        Some(Arc::new(OverlayWorkspace { mount: own.pop()?, other_mounts: beside }))
+        let other_mounts = beside.into_iter().map(MountView::new).collect();
+        Some(Arc::new(OverlayWorkspace { own: MountView::new(own.pop()?), other_mounts }))
     }
 }
 
 /// The files that programs work on.
 #[derive(Debug)]
 struct OverlayWorkspace {
-    mount: Arc<Mount>,
-    other_mounts: Vec<Arc<Mount>>,
+    own: MountView,
+    other_mounts: Vec<MountView>,
 }
 
 impl Workspace for OverlayWorkspace {
     fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError> {
-        self.mount.check_in_place(cx.io_mode)?;
-        let workspace = view::mount_view(&self.mount, cx)?;
-        let beside =
-            self.other_mounts.iter().map(|mount| view::mount_view(mount, cx)).collect::<Result<Vec<_>, _>>()?;
+        self.own.mount.check_in_place(cx.io_mode)?;
+        let workspace = self.own.expose(cx)?;
+        let beside = self.other_mounts.iter().map(|mount| mount.expose(cx)).collect::<Result<Vec<_>, _>>()?;
         // Last: whatever happened until now, the program sees.
-        Ok(WorkspaceView { workspace, read_only_mounts: beside, started: view::start_time(&self.mount)? })
+        Ok(WorkspaceView { workspace, read_only_mounts: beside, started: view::start_time(&self.own.mount)? })
     }
 
     fn changes(
@@ -68,13 +72,13 @@ impl Workspace for OverlayWorkspace {
         upper: OwnedFd,
         cx: &CallContext<'_>,
     ) -> Result<Box<dyn WorkspaceChanges>, ToolError> {
-        self.mount.scan_root(cx)?;
+        self.own.mount.scan_root(cx)?;
         let since = view.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = i128::try_from(since.as_nanos()).unwrap_or_default();
         let upper = UpperLayer::new(upper);
-        let found = compare(&self.mount, &upper, started, cx)?;
+        let found = compare(&self.own.mount, &upper, started, cx)?;
         let mut left = ChangeSet {
-            mount: Arc::clone(&self.mount),
+            mount: Arc::clone(&self.own.mount),
             upper,
             items: found.items,
             rejected: Vec::new(),

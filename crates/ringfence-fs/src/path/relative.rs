@@ -14,6 +14,12 @@ pub(crate) fn relative_to<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
 }
 
+/// The range of the paths below a directory, in the order of bytes: from the first, up to the second.
+pub(crate) fn range_below(directory: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    // `0` follows the slash.
+    ([directory, b"/"].concat(), [directory, b"0"].concat())
+}
+
 /// A path below a directory. Each may be empty.
 pub(crate) fn join(directory: &[u8], rest: &[u8]) -> Vec<u8> {
     match (directory, rest) {

@@ -42,6 +42,19 @@ impl WalkEntry {
     pub(crate) fn is_link(&self) -> Option<bool> {
         self.kind.map(|kind| kind == DirentKind::Link)
     }
+
+    /// An entry that a walk did not list.
+    pub(crate) fn from_stat(name: &[u8], stamp: &FileStat) -> Self {
+        Self { name: name.to_vec(), kind: Some(DirentKind::of(stamp.kind)), inode: stamp.id.inode }
+    }
+
+    /// Whether the entry of a directory is a directory itself. A link never is.
+    pub(crate) fn is_directory_in(&self, directory: BorrowedFd<'_>) -> Result<bool, Errno> {
+        match self.kind {
+            Some(kind) => Ok(kind == DirentKind::Directory),
+            None => Ok(stat(directory, &self.name)?.is_some_and(|stamp| stamp.kind == FileKind::Directory)),
+        }
+    }
 }
 
 /// Kind of an entry by its dirent; some file systems do not fill it in.
@@ -51,6 +64,17 @@ enum DirentKind {
     File,
     Link,
     Other,
+}
+
+impl DirentKind {
+    fn of(kind: FileKind) -> Self {
+        match kind {
+            FileKind::Directory => Self::Directory,
+            FileKind::File => Self::File,
+            FileKind::Link => Self::Link,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Whether temporary files of ours are listed. Only removal of a tree needs them.
@@ -166,10 +190,7 @@ impl<'a> TreeWalk<'a> {
 
     /// Whether an entry is a directory, to be descended into. A link never is.
     pub(crate) fn is_directory(&self, entry: &WalkEntry) -> Result<bool, ToolError> {
-        match entry.kind {
-            Some(kind) => Ok(kind == DirentKind::Directory),
-            None => Ok(self.stat(entry)?.is_some_and(|stamp| stamp.kind == FileKind::Directory)),
-        }
+        entry.is_directory_in(self.directory()?).map_err(|errno| errno_error(errno, self.shown))
     }
 
     /// Whether an entry is a regular file.
@@ -187,21 +208,27 @@ impl<'a> TreeWalk<'a> {
 
     /// Goes into a directory of the current one. The error is the kernel's, for the caller to weigh.
     pub(crate) fn descend(&mut self, entry: &WalkEntry) -> Result<Result<(), Errno>, ToolError> {
+        self.descend_after(entry, |_| {})
+    }
+
+    /// The same. `before_listing` gets the directory once it is open.
+    pub(crate) fn descend_after(
+        &mut self,
+        entry: &WalkEntry,
+        before_listing: impl FnOnce(BorrowedFd<'_>),
+    ) -> Result<Result<(), Errno>, ToolError> {
         // Deeper entries have no valid path; only removal of a tree descends there.
         let unnameable =
             self.temp_visibility == TempVisibility::Hidden && self.path.len() + entry.name.len() >= LONGEST_PATH;
         if self.levels.len() >= MAX_DEPTH || unnameable {
             return Ok(Err(Errno::NAMETOOLONG));
         }
-        match self.mount.resolver.open_child(self.directory()?, &entry.name) {
-            Ok(child) => match fstat(&child).map(|stat| FileStat::from_stat(&stat)) {
-                Ok(stamp) if stamp.denies_read() => Ok(Err(Errno::ACCESS)),
-                Ok(_) => {
-                    self.enter(child, entry.name.clone())?;
-                    Ok(Ok(()))
-                }
-                Err(errno) => Ok(Err(errno)),
-            },
+        match open_listable(self.mount, self.directory()?, &entry.name) {
+            Ok(child) => {
+                before_listing(child.as_fd());
+                self.enter(child, entry.name.clone())?;
+                Ok(Ok(()))
+            }
             Err(errno) => Ok(Err(errno)),
         }
     }
@@ -243,6 +270,12 @@ impl<'a> TreeWalk<'a> {
     }
 }
 
+/// Opens a directory of a held one, if it may be listed: also root does not list one that denies it to every user.
+pub(crate) fn open_listable(mount: &MountRoot, directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let child = mount.resolver.open_child(directory, name)?;
+    if FileStat::from_stat(&fstat(&child)?).denies_read() { Err(Errno::ACCESS) } else { Ok(child) }
+}
+
 /// The names in a directory, in no order. More than `most` is an error.
 pub(crate) fn read_directory(
     fd: BorrowedFd<'_>,
@@ -271,12 +304,7 @@ pub(crate) fn read_directory(
             let message = format!("`{shown}` exceeds the {} entries that one call may visit", cx.limits.walk_entries);
             return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("choose a smaller directory"));
         }
-        let kind = FileKind::from_file_type(entry.file_type()).map(|kind| match kind {
-            FileKind::Directory => DirentKind::Directory,
-            FileKind::File => DirentKind::File,
-            FileKind::Link => DirentKind::Link,
-            _ => DirentKind::Other,
-        });
+        let kind = FileKind::from_file_type(entry.file_type()).map(DirentKind::of);
         entries.push(WalkEntry { name: name.to_vec(), kind, inode: entry.ino() });
     }
 }

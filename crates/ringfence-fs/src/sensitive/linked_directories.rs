@@ -45,6 +45,11 @@ impl LinkedDirectories {
         }
     }
 
+    /// Number of links that are known. It grows with each that is added.
+    pub(crate) fn count(&self) -> usize {
+        self.links.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Sensitivity of a path, which goes through no link, by the names of links above it.
     pub(crate) fn sensitivity(&self, path: &[u8]) -> Sensitivity {
         let links = self.links.read().unwrap_or_else(PoisonError::into_inner);

@@ -3,4 +3,4 @@
 pub(crate) mod errno;
 pub(crate) mod file_ref;
 
-pub(crate) use ringfence_sys::{own_files, stat, syscall};
+pub(crate) use ringfence_sys::{directory_watch, own_files, stat, syscall};

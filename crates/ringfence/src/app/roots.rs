@@ -12,8 +12,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ringfence_fs::MountSpec;
 use ringfence_kernel::{
-    Assurance, CODE_MOUNT, Decision, Grant, Policy, PolicyLayer, PolicyRequest, PolicyResource, ResourceAccess,
-    RuleText, Session, Verdict,
+    Assurance, CODE_MOUNT, Decision, Grant, Policy, PolicyLayer, PolicyRequest, PolicyResource, PolicyRevision,
+    ResourceAccess, RuleText, Session, Verdict,
 };
 
 use crate::codec::percent::percent_decode;
@@ -58,6 +58,11 @@ impl McpSessionRoots {
     /// Forgets a session that is over.
     pub(crate) fn remove_session(&self, session: &str) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(session);
+    }
+
+    /// The root scope of a session; empty where its client narrows nothing.
+    fn scope_of(&self, session: &Session) -> McpRootScope {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&session.id).cloned().unwrap_or_default()
     }
 
     /// The reason why a resource is outside of a session's roots, if it is.
@@ -130,6 +135,10 @@ impl<P: Policy> Policy for McpRootsPolicy<P> {
 
     fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
         self.policy.narrowest_grant(question)
+    }
+
+    fn revision(&self, question: &PolicyRequest<'_>) -> Option<PolicyRevision> {
+        Some(self.policy.revision(question)?.with_state(&self.roots.scope_of(question.session)))
     }
 
     fn set_grants(&self, grants: &[Grant]) -> bool {

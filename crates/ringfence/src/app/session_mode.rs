@@ -8,7 +8,8 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ringfence_kernel::{
-    Assurance, Decision, Grant, Policy, PolicyAction, PolicyLayer, PolicyRequest, ResourceAccess, RuleText, Verdict,
+    Assurance, Decision, Grant, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyRevision, ResourceAccess,
+    RuleText, Verdict,
 };
 
 /// Restriction of a session beyond the config.
@@ -107,6 +108,10 @@ impl<P: Policy> Policy for ModePolicy<P> {
 
     fn narrowest_grant(&self, question: &PolicyRequest<'_>) -> Option<RuleText> {
         self.policy.narrowest_grant(question).filter(|_| self.mode.get() == SessionMode::Configured)
+    }
+
+    fn revision(&self, question: &PolicyRequest<'_>) -> Option<PolicyRevision> {
+        Some(self.policy.revision(question)?.with_state(&self.mode.get().name()))
     }
 
     fn set_grants(&self, grants: &[Grant]) -> bool {

@@ -1,0 +1,98 @@
+//! Watched directories of a mount, by their paths.
+//!
+//! Not here: what is looked at in them (`mask_scan.rs`), and the watch itself (`ringfence-sys`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use ringfence_kernel::IoMode;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::mount::Mount;
+use crate::path::relative::{join, range_below};
+use crate::root::resolver::{LinkPolicy, OpenHow};
+use crate::sys::directory_watch::{DirectoryWatch, WatchId, WatchReports};
+use crate::sys::own_files::SAFE_OPEN;
+
+/// The directories of a mount that are watched. The root has an empty path.
+#[derive(Debug)]
+pub(super) struct WatchedDirectories {
+    watch: DirectoryWatch,
+    ids: BTreeMap<Vec<u8>, WatchId>,
+    paths: HashMap<WatchId, Vec<u8>>,
+    /// The first failure to watch a directory: changes in that one are not reported.
+    failure: Option<Errno>,
+}
+
+impl WatchedDirectories {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self { watch: DirectoryWatch::new()?, ids: BTreeMap::new(), paths: HashMap::new(), failure: None })
+    }
+
+    /// Watches a directory from now on.
+    pub(super) fn add(&mut self, path: &[u8], directory: BorrowedFd<'_>) {
+        match self.watch.add(directory) {
+            Ok(id) => {
+                // A directory that was moved has its old path until now.
+                if let Some(old) = self.paths.insert(id, path.to_vec()).filter(|old| old != path) {
+                    self.ids.remove(&old);
+                }
+                self.ids.insert(path.to_vec(), id);
+            }
+            Err(errno) => self.failure = self.failure.or(Some(errno)),
+        }
+    }
+
+    /// Whether every directory that was added is watched.
+    pub(super) fn is_complete(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    /// Ends the watches of a directory and of those below it.
+    pub(super) fn forget(&mut self, path: &[u8]) {
+        let (from, to) = range_below(path);
+        let below = self.ids.range(from..to).map(|(path, _)| path.clone());
+        let gone: Vec<_> = below.chain(std::iter::once(path.to_vec())).collect();
+        for id in gone.iter().filter_map(|path| self.ids.remove(path)).collect::<Vec<_>>() {
+            self.paths.remove(&id);
+            self.watch.remove(id);
+        }
+    }
+
+    /// Paths of the entries that changed since the last time. Nothing if they cannot all be told.
+    pub(super) fn changed_entries(&mut self) -> Option<BTreeSet<Vec<u8>>> {
+        match self.watch.read() {
+            Ok(WatchReports::Entries(entries)) => {
+                let path = |(id, name): (WatchId, Vec<u8>)| Some(join(self.paths.get(&id)?, &name));
+                Some(entries.into_iter().filter_map(path).collect())
+            }
+            Ok(WatchReports::Lost) | Err(_) => None,
+        }
+    }
+
+    /// Opens a directory by its path. `Changed` where that does not lead to the directory that is watched.
+    pub(super) fn open(&mut self, mount: &Mount, path: &[u8]) -> Result<WatchedDirectory, Errno> {
+        let Some(id) = self.ids.get(path).copied() else { return Ok(WatchedDirectory::Unwatched) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+        let how = OpenHow { flags, links: LinkPolicy::Refuse, pace: IoMode::Blocking };
+        let name = if path.is_empty() { b"." } else { path };
+        match mount.resolver.open(mount.root.as_fd(), name, how) {
+            Ok(directory) if self.watch.add(directory.as_fd()) == Ok(id) => Ok(WatchedDirectory::Open(directory)),
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) => {
+                Ok(WatchedDirectory::Changed)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// A directory that an entry was reported in.
+#[derive(Debug)]
+pub(super) enum WatchedDirectory {
+    Open(OwnedFd),
+    /// Another directory has its path by now.
+    Changed,
+    /// It is not watched any more.
+    Unwatched,
+}
