@@ -2,12 +2,13 @@
 //!
 //! The others are fetched into `target/tmp/bench-mcp` on the first run: the Node one by `npm`, the Rust one by `cargo
 //! install`. A failed download is reported, and the run goes on without it. One call is in flight at a time; a line
-//! shows the calls per second of the best and of the median round, and the median and the 99th percentile of all calls.
+//! shows the calls per second of the best and of the median round, the median and the 99th percentile of all calls, and the
+//! CPU time per call of the median round, which other programs on the machine move least.
 //!
 //! Read operations run on the disk, where workspaces are. Writes and edits are made in memory, where syncing costs
 //! nothing, so that like is compared with like, and then on the disk, where ours has contents, names and journal on it
-//! before it replies; the others sync nothing. Last come the tables of `docs/benchmarks.md`, with our rate as a
-//! multiple of the others'.
+//! before it replies; the others sync nothing. Last come the tables of `docs/benchmarks.md`, with our rate and our CPU time as
+//! multiples of the others', and the targets.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,15 +16,44 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{print_status, root};
+use serde_json::Value;
+
+use crate::process_cost::{CpuTimes, median};
+use crate::{build_release, print_status, root};
 
 const ROUNDS: usize = 9;
 const ROUND_TIME: Duration = Duration::from_millis(300);
 const STARTS: usize = 11;
 const FILES: usize = 20_000;
 
+const READ: &str = "read 4 KiB";
+const LIST: &str = "list 500";
+const LIST_DETAILS: &str = "list 500 with sizes";
+const WRITE: &str = "write 4 KiB";
+
 /// The operation that alternates between two texts.
 const EDIT: &str = "edit 64 KiB";
+
+/// Which form of results has sizes.
+const DETAILED: &str = "; ours structured";
+
+/// Where changes are made that the others do not sync.
+const DURABLE: &str = ", on the disk; ours durable";
+
+/// Most CPU time per call, as a multiple of another server's.
+const CPU_TARGETS: [(&str, &str, &str, f64); 5] = [
+    (READ, "", RUST, 0.4),
+    (LIST, "", NODE, 0.9),
+    (LIST_DETAILS, DETAILED, NODE, 0.9),
+    (WRITE, DURABLE, RUST, 2.0),
+    (EDIT, DURABLE, RUST, 1.0),
+];
+
+/// Most time from the start to the first list of tools, as a multiple of the other Rust server's.
+const MAX_START_RATIO: f64 = 1.2;
+
+/// Most idle memory, in megabytes.
+const MAX_IDLE_MEGABYTES: f64 = 10.0;
 
 /// Directory in memory, if there is one.
 const TMPFS_DIR: &str = "/dev/shm";
@@ -43,6 +73,14 @@ pub(crate) struct PeerServer {
     calls: fn(&Path) -> Vec<(&'static str, String)>,
 }
 
+impl PeerServer {
+    /// The same with an option before the directory.
+    fn with_option(mut self, option: &str) -> Self {
+        self.command.insert(2, PathBuf::from(option));
+        self
+    }
+}
+
 /// A directory that goes when the run is over.
 pub(crate) struct BenchTree(pub(crate) PathBuf);
 
@@ -55,31 +93,32 @@ impl Drop for BenchTree {
 
 /// False if the bench could not be run.
 pub(crate) fn run() -> bool {
-    if !crate::run_cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
-        return false;
-    }
+    let Some(ringfence) = build_release() else { return false };
     let dir = root().join("target/tmp/bench-mcp");
     let memory = Some(Path::new(TMPFS_DIR)).filter(|memory| memory.is_dir()).unwrap_or(&dir);
     let memory = BenchTree(memory.join(format!("ringfence-bench-{}", std::process::id())));
     let disk = BenchTree(dir.join("tree"));
     let made = make_tree(&memory.0.join("files"), 0).and_then(|()| make_tree(&disk.0.join("files"), FILES));
-    let (Ok(()), Some(programs)) = (made, programs(&dir)) else {
+    let (Ok(()), Some(programs)) = (made, programs(&dir, ringfence)) else {
         print_status("the trees for the bench cannot be made");
         return false;
     };
     let peers =
         |tree: &BenchTree| programs.iter().map(|(title, program)| peer(title, program, tree)).collect::<Vec<_>>();
     let mut table = BenchTable { start: start_times(&peers(&disk)), ..BenchTable::default() };
-    let changes = ["write 4 KiB", "edit 64 KiB"];
-    let looks = ["read 4 KiB", "list 500", "list 500 with sizes", "search 20,000 files"];
-    let looked = compare(&peers(&disk), &looks, "", &mut table);
+    let changes = [WRITE, EDIT];
+    let looked = compare(&peers(&disk), &[READ, LIST, "search 20,000 files"], "", &mut table);
+    // Sizes and times are for programs: ours has them in structured results only.
+    let structured = |peer: PeerServer| if peer.title == OURS { peer.with_option("--structured") } else { peer };
+    let detailed: Vec<PeerServer> = peers(&disk).into_iter().map(structured).collect();
+    let detailed = compare(&detailed, &[LIST_DETAILS], DETAILED, &mut table);
     print_status("\nin memory, without disk latency");
     let changed = compare(&peers(&memory), &changes, ", in memory", &mut table);
     print_status("\non the disk: ours syncs contents, names and journal before it replies, the others sync nothing");
-    let durable = compare(&peers(&disk), &changes, ", on the disk; ours durable", &mut table);
+    let durable = compare(&peers(&disk), &changes, DURABLE, &mut table);
     let titles: Vec<&str> = programs.iter().map(|(title, _)| *title).collect();
     table.lines(&titles).iter().for_each(|line| print_status(line));
-    looked && changed && durable && programs.len() == 3
+    looked && detailed && changed && durable && programs.len() == 3
 }
 
 /// Rounds of each operation, the servers in turn, and what they took. False if a server could not be started.
@@ -113,12 +152,21 @@ fn compare(peers: &[PeerServer], operations: &[&str], dir: &str, table: &mut Ben
 /// The measurements, for the documentation: servers and rows are in the same order everywhere.
 #[derive(Default)]
 struct BenchTable {
-    /// Best and median time to the first list of tools. `None` for a server that cannot be started.
-    start: Vec<Option<[Duration; 2]>>,
+    /// `None` for a server that cannot be started.
+    start: Vec<Option<StartTiming>>,
     /// Idle and peak memory in megabytes.
     memory: Vec<[f64; 2]>,
     /// Operations, with the timing of each server.
     rows: Vec<(String, Vec<OperationTiming>)>,
+}
+
+/// The cost of starting a server, to its first list of tools.
+#[derive(Clone, Copy)]
+struct StartTiming {
+    best: Duration,
+    median: Duration,
+    /// The median.
+    cpu: Duration,
 }
 
 /// The timing of an operation's rounds.
@@ -128,6 +176,8 @@ enum OperationTiming {
         median: f64,
         p50: Duration,
         p99: Duration,
+        /// Per call, of the median round.
+        cpu: Duration,
     },
     /// The reason for which there is no time.
     Unavailable(&'static str),
@@ -142,13 +192,14 @@ impl BenchTable {
         };
         let mut lines = vec![
             String::new(),
-            "| server | start to the first list of tools, best | median | memory, idle | memory, peak |".to_owned(),
-            "|---|---:|---:|---:|---:|".to_owned(),
+            "| server | start to the first list of tools, best | median | CPU, median | memory, idle | memory, peak |"
+                .to_owned(),
+            "|---|---:|---:|---:|---:|---:|".to_owned(),
         ];
         for (index, title) in titles.iter().enumerate() {
             let start = match self.start.get(index).copied().flatten() {
-                Some(times) => times.map(duration_cell),
-                None => ["cannot be started".to_owned(), String::new()],
+                Some(StartTiming { best, median, cpu }) => [best, median, cpu].map(duration_cell),
+                None => ["cannot be started".to_owned(), String::new(), String::new()],
             };
             let memory = self
                 .memory
@@ -158,8 +209,9 @@ impl BenchTable {
         }
         lines.extend([
             String::new(),
-            "| operation | server | best round | median round | median call | 99th percentile |".to_owned(),
-            "|---|---|---:|---:|---:|---:|".to_owned(),
+            "| operation | server | best round | median round | median call | 99th percentile | CPU per call |"
+                .to_owned(),
+            "|---|---|---:|---:|---:|---:|---:|".to_owned(),
         ]);
         for (operation, timings) in &self.rows {
             let named = titles.iter().zip(timings);
@@ -169,8 +221,8 @@ impl BenchTable {
         }
         lines.extend([
             String::new(),
-            format!("| {OURS} compared with | operation | best, × | median, × |"),
-            "|---|---|---:|---:|".to_owned(),
+            format!("| {OURS} compared with | operation | best, × | median, × | CPU per call, × |"),
+            "|---|---|---:|---:|---:|".to_owned(),
         ]);
         for (index, title) in titles.iter().enumerate().skip(1) {
             for (operation, timings) in &self.rows {
@@ -178,30 +230,70 @@ impl BenchTable {
                 lines.push(row(&[&[(*title).to_owned(), operation.clone()][..], &ours.ratios(theirs)].concat()));
             }
         }
+        lines.extend([
+            String::new(),
+            "| target | compared with | measured | at most | |".to_owned(),
+            "|---|---|---:|---:|---|".to_owned(),
+        ]);
+        lines.extend(self.targets(titles).into_iter().map(|(target, other, measured, most)| {
+            let met = if measured <= most { "met" } else { "missed" };
+            row(&[target, other.to_owned(), format!("{measured:.2}"), format!("{most:.1}"), met.to_owned()])
+        }));
         lines
+    }
+
+    /// The targets that could be measured: with what they are compared, what was measured, and the most that it may be.
+    fn targets(&self, titles: &[&str]) -> Vec<(String, &'static str, f64, f64)> {
+        let index = |title: &str| titles.iter().position(|known| *known == title);
+        let cpu_ratio = |operation: &str, other: &str| {
+            let (_, timings) = self.rows.iter().find(|(name, _)| name == operation)?;
+            timings.first()?.cpu_ratio(timings.get(index(other)?)?)
+        };
+        let by_cpu = CPU_TARGETS.into_iter().filter_map(|(operation, place, other, most)| {
+            let operation = format!("{operation}{place}");
+            Some((format!("{operation}, CPU, ×"), other, cpu_ratio(&operation, other)?, most))
+        });
+        let start = |title: &str| self.start.get(index(title)?).copied().flatten();
+        let starts = start(OURS).zip(start(RUST)).map(|(ours, theirs)| {
+            let ratio = ours.median.as_secs_f64() / theirs.median.as_secs_f64();
+            ("start, median, ×".to_owned(), RUST, ratio, MAX_START_RATIO)
+        });
+        let memory =
+            self.memory.first().map(|[idle, _]| ("memory, idle, MB".to_owned(), "", *idle, MAX_IDLE_MEGABYTES));
+        by_cpu.chain(starts).chain(memory).collect()
     }
 }
 
 impl OperationTiming {
-    /// Calls per second of the best and of the median round, the median and the 99th percentile of all calls.
-    fn cells(&self) -> [String; 4] {
+    /// Calls per second of the best and of the median round, the median and the 99th percentile of all calls, CPU per call.
+    fn cells(&self) -> [String; 5] {
         match self {
-            Self::Unavailable(why) => [(*why).to_owned(), String::new(), String::new(), String::new()],
-            Self::Time { best, median, p50, p99 } => {
+            Self::Unavailable(why) => [why, "", "", "", ""].map(str::to_owned),
+            Self::Time { best, median, p50, p99, cpu } => {
                 let digits = usize::from(*best < 100.0);
                 let rate = |rate: &f64| format!("{rate:.digits$}/s");
-                [rate(best), rate(median), duration_cell(*p50), duration_cell(*p99)]
+                [rate(best), rate(median), duration_cell(*p50), duration_cell(*p99), duration_cell(*cpu)]
             }
         }
     }
 
-    /// Ours as a multiple of theirs, by the best and by the median round.
-    fn ratios(&self, theirs: &Self) -> [String; 2] {
+    /// Ours as a multiple of theirs: the rate of the best and of the median round, and the CPU time per call.
+    fn ratios(&self, theirs: &Self) -> [String; 3] {
         match (self, theirs) {
             (Self::Time { best, median, .. }, Self::Time { best: their_best, median: their_median, .. }) => {
-                [format!("{:.2}", best / their_best), format!("{:.2}", median / their_median)]
+                let cpu = self.cpu_ratio(theirs).unwrap_or(f64::NAN);
+                [best / their_best, median / their_median, cpu].map(|ratio| format!("{ratio:.2}"))
             }
-            (_, Self::Unavailable(why)) | (Self::Unavailable(why), _) => [(*why).to_owned(), String::new()],
+            (_, Self::Unavailable(why)) | (Self::Unavailable(why), _) => [why, "", ""].map(str::to_owned),
+        }
+    }
+
+    fn cpu_ratio(&self, theirs: &Self) -> Option<f64> {
+        match (self, theirs) {
+            (Self::Time { cpu, .. }, Self::Time { cpu: their_cpu, .. }) => {
+                Some(cpu.as_secs_f64() / their_cpu.as_secs_f64())
+            }
+            _ => None,
         }
     }
 }
@@ -218,9 +310,9 @@ const NODE: &str = "server-filesystem (Node)";
 pub(crate) const RUST: &str = "rust-mcp-filesystem";
 
 /// The programs that could be had.
-fn programs(dir: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
+fn programs(dir: &Path, ringfence: PathBuf) -> Option<Vec<(&'static str, PathBuf)>> {
     fs::create_dir_all(dir).ok()?;
-    let mut programs = vec![(OURS, root().join("target/release/ringfence"))];
+    let mut programs = vec![(OURS, ringfence)];
     for (title, program) in fetch_peers(dir) {
         match program {
             Some(program) => programs.push((title, program)),
@@ -269,13 +361,12 @@ pub(crate) fn ringfence_peer(title: &'static str, program: &Path, tree: &BenchTr
 fn our_calls(_: &Path) -> Vec<(&'static str, String)> {
     let text = "x".repeat(4096);
     vec![
-        ("read 4 KiB", call("read_file", r#"{"path":"small"}"#)),
-        ("write 4 KiB", call("write_file", &format!(r#"{{"path":"written","content":"{text}"}}"#))),
-        ("list 500", call("list_directory", r#"{"path":"many"}"#)),
-        // There is one listing, and it has sizes.
-        ("list 500 with sizes", call("list_directory", r#"{"path":"many"}"#)),
-        ("edit 64 KiB", call("edit_file", r#"{"path":"edited","oldText":"MARK-A","newText":"MARK-B"}"#)),
-        ("search 20,000 files", call("search_files", r#"{"path":"files","pattern":"needle in it"}"#)),
+        (READ, tool_call("read_file", r#"{"path":"small"}"#)),
+        (WRITE, tool_call("write_file", &format!(r#"{{"path":"written","content":"{text}"}}"#))),
+        (LIST, tool_call("list_directory", r#"{"path":"many"}"#)),
+        (LIST_DETAILS, tool_call("list_directory", r#"{"path":"many"}"#)),
+        (EDIT, tool_call("edit_file", r#"{"path":"edited","oldText":"MARK-A","newText":"MARK-B"}"#)),
+        ("search 20,000 files", tool_call("search_files", r#"{"path":"files","pattern":"needle in it"}"#)),
     ]
 }
 
@@ -283,11 +374,11 @@ fn node_calls(tree: &Path) -> Vec<(&'static str, String)> {
     let (tree, text) = (tree.display(), "x".repeat(4096));
     let edits = r#"[{"oldText":"MARK-A","newText":"MARK-B"}]"#;
     vec![
-        ("read 4 KiB", call("read_text_file", &format!(r#"{{"path":"{tree}/small"}}"#))),
-        ("write 4 KiB", call("write_file", &format!(r#"{{"path":"{tree}/written","content":"{text}"}}"#))),
-        ("list 500", call("list_directory", &format!(r#"{{"path":"{tree}/many"}}"#))),
-        ("list 500 with sizes", call("list_directory_with_sizes", &format!(r#"{{"path":"{tree}/many"}}"#))),
-        ("edit 64 KiB", call("edit_file", &format!(r#"{{"path":"{tree}/edited","edits":{edits}}}"#))),
+        (READ, tool_call("read_text_file", &format!(r#"{{"path":"{tree}/small"}}"#))),
+        (WRITE, tool_call("write_file", &format!(r#"{{"path":"{tree}/written","content":"{text}"}}"#))),
+        (LIST, tool_call("list_directory", &format!(r#"{{"path":"{tree}/many"}}"#))),
+        (LIST_DETAILS, tool_call("list_directory_with_sizes", &format!(r#"{{"path":"{tree}/many"}}"#))),
+        (EDIT, tool_call("edit_file", &format!(r#"{{"path":"{tree}/edited","edits":{edits}}}"#))),
     ]
 }
 
@@ -295,11 +386,11 @@ fn rust_calls(tree: &Path) -> Vec<(&'static str, String)> {
     let mut calls = node_calls(tree);
     let tree = tree.display();
     let search = format!(r#"{{"path":"{tree}/files","pattern":"**/*","query":"needle in it"}}"#);
-    calls.push(("search 20,000 files", call("search_files_content", &search)));
+    calls.push(("search 20,000 files", tool_call("search_files_content", &search)));
     calls
 }
 
-fn call(tool: &str, arguments: &str) -> String {
+pub(crate) fn tool_call(tool: &str, arguments: &str) -> String {
     format!(r#""method":"tools/call","params":{{"name":"{tool}","arguments":{arguments}}}"#)
 }
 
@@ -317,6 +408,8 @@ pub(crate) struct PeerProcess {
     latencies: Vec<Duration>,
     /// Calls per second of each round.
     rates: Vec<f64>,
+    /// CPU nanoseconds per call of each round.
+    cpu_per_call: Vec<f64>,
     has_failed: bool,
 }
 
@@ -354,6 +447,7 @@ impl PeerProcess {
             is_second: false,
             latencies: Vec::new(),
             rates: Vec::new(),
+            cpu_per_call: Vec::new(),
             has_failed: false,
         };
         let hello = r#""method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}"#;
@@ -363,12 +457,33 @@ impl PeerProcess {
         Some(server)
     }
 
-    /// Sends a request and waits for its answer. Nothing if that is an error.
-    fn request(&mut self, request: &str) -> Option<()> {
+    /// Sends a request. Its id.
+    pub(crate) fn send(&mut self, request: &str) -> Option<u64> {
         self.last_id += 1;
         let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},{request}}}\n", self.last_id);
         self.input.write_all(line.as_bytes()).ok()?;
-        let id = format!("\"id\":{}", self.last_id);
+        Some(self.last_id)
+    }
+
+    /// Waits for the answer to any request. Its id, or nothing if that is an error.
+    pub(crate) fn receive(&mut self) -> Option<u64> {
+        loop {
+            let mut line = String::new();
+            if self.output.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            let message: Value = serde_json::from_str(&line).ok()?;
+            if message.get("result").is_some() || message.get("error").is_some() {
+                let succeeded = message.pointer("/result").is_some()
+                    && message.pointer("/result/isError") != Some(&Value::Bool(true));
+                return succeeded.then(|| message.get("id")?.as_u64()).flatten();
+            }
+        }
+    }
+
+    /// Sends a request and waits for its answer. Nothing if that is an error.
+    fn request(&mut self, request: &str) -> Option<()> {
+        let id = format!("\"id\":{}", self.send(request)?);
         loop {
             let mut line = String::new();
             if self.output.read_line(&mut line).ok()? == 0 {
@@ -389,6 +504,7 @@ impl PeerProcess {
             return;
         }
         self.reset_edited(operation);
+        let cpu = CpuTimes::of(self.id());
         let (started, mut count) = (Instant::now(), 0_u32);
         while started.elapsed() < ROUND_TIME {
             let asked = Instant::now();
@@ -400,6 +516,7 @@ impl PeerProcess {
             count += 1;
         }
         self.rates.push(f64::from(count) / started.elapsed().as_secs_f64());
+        self.cpu_per_call.push(CpuTimes::of(self.id()).since(&cpu) as f64 / f64::from(count));
     }
 
     /// Restores the file that is edited.
@@ -431,14 +548,18 @@ impl PeerProcess {
         let at =
             |part: f64| self.latencies.get((self.latencies.len() as f64 * part) as usize).copied().unwrap_or_default();
         let took = match (self.rates.last(), self.rates.get(self.rates.len() / 2)) {
-            (Some(best), Some(median)) => {
-                OperationTiming::Time { best: *best, median: *median, p50: at(0.5), p99: at(0.99) }
-            }
+            (Some(best), Some(middle)) => OperationTiming::Time {
+                best: *best,
+                median: *middle,
+                p50: at(0.5),
+                p99: at(0.99),
+                cpu: Duration::from_nanos(median(std::mem::take(&mut self.cpu_per_call)) as u64),
+            },
             _ if self.has_failed => OperationTiming::Unavailable("fails"),
             _ => OperationTiming::Unavailable("has no such tool"),
         };
         print_status(&format!("  {:<24} {}", self.title, took.cells().join("  ").trim_end()));
-        (self.latencies, self.rates, self.has_failed) = (Vec::new(), Vec::new(), false);
+        (self.latencies, self.rates, self.cpu_per_call, self.has_failed) = (Vec::new(), Vec::new(), Vec::new(), false);
         took
     }
 
@@ -458,24 +579,35 @@ impl Drop for PeerProcess {
     }
 }
 
-/// Best and median time from the start to the first list of tools.
-fn start_times(peers: &[PeerServer]) -> Vec<Option<[Duration; 2]>> {
-    print_status("start to the first list of tools, best and median");
-    let mut taken: Vec<Vec<Duration>> = peers.iter().map(|_| Vec::new()).collect();
+/// Time and CPU time from the start to the first list of tools.
+fn start_times(peers: &[PeerServer]) -> Vec<Option<StartTiming>> {
+    print_status("start to the first list of tools, best and median; CPU, median");
+    let mut taken: Vec<Vec<[Duration; 2]>> = peers.iter().map(|_| Vec::new()).collect();
     for _ in 0..STARTS {
         for (peer, taken) in peers.iter().zip(&mut taken) {
             let started = Instant::now();
-            let server = PeerProcess::start(peer);
             // Ending it is not timed.
-            taken.extend(server.is_some().then(|| started.elapsed()));
+            taken.extend(PeerProcess::start(peer).map(|server| {
+                let elapsed = started.elapsed();
+                [elapsed, Duration::from_nanos(CpuTimes::of(server.id()).since(&CpuTimes::default()))]
+            }));
         }
     }
-    let times = peers.iter().zip(taken).map(|(peer, mut taken)| {
-        taken.sort();
-        let times = taken.first().zip(taken.get(taken.len() / 2)).map(|(best, median)| [*best, *median]);
-        let text = times.map_or("cannot be started".to_owned(), |times| times.map(duration_cell).join("  "));
+    let times = peers.iter().zip(taken).map(|(peer, taken)| {
+        let sorted = |which: usize| {
+            let mut times: Vec<Duration> = taken.iter().map(|both| both[which]).collect();
+            times.sort();
+            times
+        };
+        let (times, cpu) = (sorted(0), sorted(1));
+        let middle = |times: &[Duration]| times.get(times.len() / 2).copied();
+        let timing = times.first().zip(middle(&times)).zip(middle(&cpu));
+        let timing = timing.map(|((best, median), cpu)| StartTiming { best: *best, median, cpu });
+        let text = timing.map_or("cannot be started".to_owned(), |StartTiming { best, median, cpu }| {
+            [best, median, cpu].map(duration_cell).join("  ")
+        });
         print_status(&format!("  {:<24} {text}", peer.title));
-        times
+        timing
     });
     times.collect()
 }
@@ -504,7 +636,7 @@ fn write_edited(file: &Path) -> std::io::Result<()> {
 mod tests {
     use std::time::Duration;
 
-    use super::{BenchTable, OperationTiming};
+    use super::{BenchTable, OperationTiming, RUST, StartTiming};
 
     #[test]
     fn a_cell_has_one_number_with_its_unit() {
@@ -513,9 +645,15 @@ mod tests {
             median: best / 2.0,
             p50: Duration::from_micros(micros),
             p99: Duration::from_micros(10 * micros),
+            cpu: Duration::from_micros(micros / 2),
+        };
+        let start = StartTiming {
+            best: Duration::from_micros(6012),
+            median: Duration::from_micros(8400),
+            cpu: Duration::from_micros(5100),
         };
         let table = BenchTable {
-            start: vec![Some([Duration::from_micros(6012), Duration::from_micros(8400)]), None],
+            start: vec![Some(start), None],
             memory: vec![[17.84, 24.1], [0.0, 0.0]],
             rows: vec![
                 ("read 4 KiB".to_owned(), vec![time(2896.0, 376), time(1252.0, 908)]),
@@ -523,22 +661,27 @@ mod tests {
             ],
         };
         let wanted = "
-| server | start to the first list of tools, best | median | memory, idle | memory, peak |
-|---|---:|---:|---:|---:|
-| ringfence | 6.0 ms | 8.4 ms | 17.8 MB | 24.1 MB |
-| other | cannot be started | | 0.0 MB | 0.0 MB |
+| server | start to the first list of tools, best | median | CPU, median | memory, idle | memory, peak |
+|---|---:|---:|---:|---:|---:|
+| ringfence | 6.0 ms | 8.4 ms | 5.1 ms | 17.8 MB | 24.1 MB |
+| rust-mcp-filesystem | cannot be started | | | 0.0 MB | 0.0 MB |
 
-| operation | server | best round | median round | median call | 99th percentile |
-|---|---|---:|---:|---:|---:|
-| read 4 KiB | ringfence | 2896/s | 1448/s | 376.0 µs | 3.8 ms |
-| read 4 KiB | other | 1252/s | 626/s | 908.0 µs | 9.1 ms |
-| search | ringfence | 6.4/s | 3.2/s | 180.7 ms | 1.8 s |
-| search | other | has no such tool | | | |
+| operation | server | best round | median round | median call | 99th percentile | CPU per call |
+|---|---|---:|---:|---:|---:|---:|
+| read 4 KiB | ringfence | 2896/s | 1448/s | 376.0 µs | 3.8 ms | 188.0 µs |
+| read 4 KiB | rust-mcp-filesystem | 1252/s | 626/s | 908.0 µs | 9.1 ms | 454.0 µs |
+| search | ringfence | 6.4/s | 3.2/s | 180.7 ms | 1.8 s | 90.4 ms |
+| search | rust-mcp-filesystem | has no such tool | | | | |
 
-| ringfence compared with | operation | best, × | median, × |
-|---|---|---:|---:|
-| other | read 4 KiB | 2.31 | 2.31 |
-| other | search | has no such tool | |";
-        assert_eq!(table.lines(&["ringfence", "other"]).join("\n"), wanted);
+| ringfence compared with | operation | best, × | median, × | CPU per call, × |
+|---|---|---:|---:|---:|
+| rust-mcp-filesystem | read 4 KiB | 2.31 | 2.31 | 0.41 |
+| rust-mcp-filesystem | search | has no such tool | | |
+
+| target | compared with | measured | at most | |
+|---|---|---:|---:|---|
+| read 4 KiB, CPU, × | rust-mcp-filesystem | 0.41 | 0.4 | missed |
+| memory, idle, MB | | 17.84 | 10.0 | missed |";
+        assert_eq!(table.lines(&["ringfence", RUST]).join("\n"), wanted);
     }
 }

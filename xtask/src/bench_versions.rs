@@ -1,17 +1,16 @@
 //! `cargo xtask bench versions BINARY`: this version and another one beside it, in CPU time and system calls per call.
 //!
-//! Both answer the same MCP calls in turn, in trees of their own on the same disk. CPU time is that of all threads of the
-//! server, in user and kernel mode, so neither the disk nor other programs move it much; the ratio is that of the medians of
-//! all rounds. System calls are counted with `strace` in a server of its own, without those that wait for locks or manage
-//! memory, whose number depends on timing.
+//! Both answer the same MCP calls in turn, in trees of their own on the same disk. The ratio is that of the medians of all
+//! rounds. System calls are counted with `strace` in a server of its own.
+//!
+//! Not here: what is counted as CPU time and as a system call (`process_cost.rs`).
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::bench_mcp::{BenchTree, PeerProcess, PeerServer, make_tree, ringfence_peer};
 use crate::faults::strace::{StraceTamper, Tracer};
-use crate::{print_status, root};
+use crate::process_cost::{CpuTimes, SyscallCount, median};
+use crate::{build_release, print_status, root};
 
 const ROUNDS: usize = 20;
 
@@ -24,10 +23,6 @@ const TRACED_CALLS: usize = 100;
 /// Operations, with calls per round: enough for some tens of milliseconds.
 const OPERATIONS: &[(&str, usize)] = &[("read 4 KiB", 400), ("list 500", 50), ("write 4 KiB", 50), ("edit 64 KiB", 50)];
 
-/// System calls whose number depends on timing and not on the work.
-const UNCOUNTED_SYSCALLS: &[&str] =
-    &["brk", "futex", "madvise", "mmap", "mprotect", "mremap", "munmap", "restart_syscall", "sched_yield"];
-
 /// Cost of one operation in the other version and in this one.
 struct VersionCosts {
     operation: &'static str,
@@ -37,10 +32,8 @@ struct VersionCosts {
 
 /// False if the bench could not be run.
 pub(crate) fn run(other: &str) -> bool {
-    if !crate::run_cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]) {
-        return false;
-    }
-    let binaries = [("other version", PathBuf::from(other)), ("this version", root().join("target/release/ringfence"))];
+    let Some(program) = build_release() else { return false };
+    let binaries = [("other version", PathBuf::from(other)), ("this version", program)];
     let place = root().join("target/tmp/bench-versions");
     let mut trees = Vec::new();
     let mut peers = Vec::new();
@@ -104,25 +97,9 @@ fn make_calls(server: &mut PeerProcess, operation: &str, calls: usize) -> Option
 
 /// CPU microseconds per call of one round.
 fn cpu_per_call(server: &mut PeerProcess, operation: &str, calls: usize) -> Option<f64> {
-    let before = thread_cpu_times(server.id());
+    let before = CpuTimes::of(server.id());
     make_calls(server, operation, calls)?;
-    let after = thread_cpu_times(server.id());
-    let used: u64 =
-        after.iter().map(|(thread, time)| time.saturating_sub(before.get(thread).copied().unwrap_or(0))).sum();
-    Some(used as f64 / 1e3 / calls as f64)
-}
-
-/// CPU time of each thread of a process in nanoseconds, as the scheduler counts it.
-fn thread_cpu_times(process: u32) -> BTreeMap<String, u64> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return BTreeMap::new() };
-    threads
-        .flatten()
-        .filter_map(|thread| {
-            let statistics = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-            let time = statistics.split_whitespace().next()?.parse().ok()?;
-            Some((thread.file_name().to_string_lossy().into_owned(), time))
-        })
-        .collect()
+    Some(CpuTimes::of(server.id()).since(&before) as f64 / 1e3 / calls as f64)
 }
 
 /// System calls per call, by a server of its own. Nothing where `strace` cannot follow it.
@@ -134,18 +111,7 @@ fn syscalls_per_call(peer: &PeerServer, operation: &str, place: &Path) -> Option
     make_calls(&mut server, operation, TRACED_CALLS)?;
     drop(server);
     let log = tracer.log().ok()?;
-    Some(count_syscalls(&log) as f64 / TRACED_CALLS as f64)
-}
-
-/// Calls in a log of `strace -f`, without the second half of one that was interrupted by another thread.
-fn count_syscalls(log: &str) -> usize {
-    let names = log.lines().filter_map(|line| line.split_whitespace().nth(1)?.split_once('(')).map(|(name, _)| name);
-    names.filter(|name| !name.is_empty() && !UNCOUNTED_SYSCALLS.contains(name)).count()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    Some(SyscallCount::in_log(&log).syscalls as f64 / TRACED_CALLS as f64)
 }
 
 fn print_table(costs: &[VersionCosts]) {
@@ -160,29 +126,5 @@ fn print_table(costs: &[VersionCosts]) {
             "| {operation} | {other:.1} µs | {this:.1} µs | {:.3} | {other_calls} | {this_calls} |",
             this / other
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn system_calls_are_counted_once_and_without_locks_and_memory() {
-        let log = "\
-12 read(0, \"x\", 1) = 1
-13 futex(0x1, FUTEX_WAIT) = 0
-12 openat(3, \"f\" <unfinished ...>
-13 write(1<pipe:[1]>, \"y\", 1) = 1
-12 <... openat resumed>) = 4
-12 mmap(NULL, 4096) = 0x1
-12 +++ killed by SIGKILL +++
-";
-        assert_eq!(count_syscalls(log), 3);
-    }
-
-    #[test]
-    fn the_median_is_the_middle_of_the_values() {
-        assert!((median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
     }
 }

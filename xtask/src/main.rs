@@ -11,6 +11,7 @@ mod bench_mcp;
 mod bench_sandbox;
 mod bench_search;
 mod bench_versions;
+mod bench_write;
 mod browser;
 mod call_path;
 mod clients;
@@ -25,6 +26,7 @@ mod live_model;
 mod llmock;
 mod mutants;
 mod package;
+mod process_cost;
 mod report;
 mod schemathesis;
 mod searxng;
@@ -39,9 +41,10 @@ use std::process::{Command, ExitCode};
 use ringfence_testkit::requirement;
 
 /// Parts of `bench fs` that can be run alone.
-const FS_BENCH_PARTS: [&str; 4] = ["read", "write", "list", "large"];
+const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
-const BENCHMARKS: &str = "fs, overlay, agent, http, mcp, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY";
+const BENCHMARKS: &str =
+    "fs, overlay, agent, http, mcp, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -54,7 +57,7 @@ const USAGE: &str =
                browser, which it installs if possible
   test --model run the agent with a live model on an OpenAI-compatible server: create, read and edit a file
   bench fs     cost of file tools
-  bench        the same; PART is read, write, list or large
+  bench        the same; PART is read, replace, list or large
   bench overlay
                cost of the overlay: mounting the workspace and committing changes
   bench agent  overhead of an agent step, and memory of a long session
@@ -67,6 +70,7 @@ const USAGE: &str =
   bench search our search and ripgrep's on the same tree
   bench versions BINARY
                CPU time and system calls per call of this version and of another binary, in interleaved rounds
+  bench write  durable writes by whole calls and by a bare atomic replacement, with one writer and with eight
   bench … --json | --write
                the same, with results as JSON on standard output, or in docs/benchmarks.md
   clients [mcp [NAME]]
@@ -109,6 +113,7 @@ fn main() -> ExitCode {
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "versions", binary] => bench_versions::run(binary),
+        ["bench", "write"] => bench_write::run(),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
@@ -200,6 +205,12 @@ fn check_dependencies() -> bool {
 /// The repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Builds the release binary, for a bench. Nothing if it does not build.
+fn build_release() -> Option<PathBuf> {
+    let built = run_cargo(&["build", "--release", "--quiet", "--package", "ringfence"], &[]);
+    built.then(|| root().join("target/release/ringfence"))
 }
 
 /// Runs cargo; false if it failed.

@@ -1,7 +1,7 @@
 //! Benchmark of the file tools, against the same operations without a fence.
 //!
 //! Every comparison is one interleaved run: the ways take turns, so that a noisy machine is noisy for all of them.
-//! `cargo bench -p ringfence-fs -- read` runs one part: read, write, list or large. Printed are the best and the median time of a way, and their ratios to the first.
+//! `cargo bench -p ringfence-fs -- read` runs one part: read, replace, list or large. Printed are the best and the median time of a way, and their ratios to the first.
 
 #![expect(
     clippy::expect_used,
@@ -37,7 +37,7 @@ fn main() {
     let bench = FenceBench::new();
     let parts: [(&str, fn(&FenceBench)); 4] = [
         ("read", FenceBench::small_read),
-        ("write", FenceBench::durable_write),
+        ("replace", FenceBench::durable_write),
         ("list", FenceBench::long_listing),
         ("large", FenceBench::large_file),
     ];
