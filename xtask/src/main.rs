@@ -10,6 +10,7 @@ mod bench_http;
 mod bench_mcp;
 mod bench_sandbox;
 mod bench_search;
+mod bench_start;
 mod bench_versions;
 mod bench_write;
 mod browser;
@@ -44,7 +45,7 @@ use ringfence_testkit::requirement;
 const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
 const BENCHMARKS: &str =
-    "fs, overlay, agent, http, mcp, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, write";
+    "fs, overlay, agent, http, mcp, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -70,6 +71,7 @@ const USAGE: &str =
   bench search our search and ripgrep's on the same tree
   bench versions BINARY
                CPU time and system calls per call of this version and of another binary, in interleaved rounds
+  bench start  cost of a start with a long history of changes, and of a fresh one
   bench write  durable writes by whole calls and by a bare atomic replacement, with one writer and with eight
   bench … --json | --write
                the same, with results as JSON on standard output, or in docs/benchmarks.md
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "versions", binary] => bench_versions::run(binary),
+        ["bench", "start"] => bench_start::run(),
         ["bench", "write"] => bench_write::run(),
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),

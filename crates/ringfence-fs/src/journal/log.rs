@@ -139,11 +139,12 @@ impl Journal {
         })?;
         self.clock.observe(tail.newest);
         let is_settled = tail.pending.is_empty() && !tail.has_evictions;
-        if is_settled && end >= checkpoint.offset + INTERVAL_BYTES {
+        if is_settled && end < MAX_LOG_BYTES && end >= checkpoint.offset + INTERVAL_BYTES {
             // Without it, the next start reads more.
             let _ = JournalCheckpoint { offset: end, newest: tail.newest, ..checkpoint }.store(&self.directory);
         }
-        Ok(!is_settled || end >= MAX_LOG_BYTES)
+        // One that was long at the last checkpoint could not be compacted then.
+        Ok(!is_settled || (end >= MAX_LOG_BYTES && checkpoint.offset < MAX_LOG_BYTES))
     }
 
     /// Writes a checkpoint now and then, if no change is under way. Called after what was evicted is deleted.

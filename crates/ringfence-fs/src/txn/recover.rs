@@ -82,6 +82,7 @@ fn settle_all(mount: &Mount, journal: &Journal) -> io::Result<bool> {
     }
     let evicted: Vec<String> = entries.iter().filter(|entry| entry.evicted).flat_map(JournalEntry::images).collect();
     mount.tidy_images(&evicted);
+    journal.checkpoint();
     Ok(is_settled)
 }
 
