@@ -40,7 +40,8 @@ fn a_stream_has_the_same_events_however_it_is_split() {
             assert!(!event.data.contains('\r') && !event.name.contains(['\r', '\n']), "{event:?}");
         }
         assert!(!id.contains(['\0', '\r', '\n']), "{id:?}");
-        let shape = |event: &SseEvent| (event.name.len(), event.data.lines().count(), event.had_invalid_utf8);
-        (events.iter().map(shape).collect::<Vec<_>>(), result.is_ok(), id.len(), retry.is_some())
+        let shape =
+            |event: &SseEvent| (event.name.is_empty(), event.data.lines().count().min(3), event.had_invalid_utf8);
+        (events.iter().take(3).map(shape).collect::<Vec<_>>(), result.is_ok(), id.is_empty(), retry.is_some())
     });
 }
