@@ -138,7 +138,7 @@ pub(super) async fn resume(
     let api_session = api.session_for(&context)?;
     let call = ToolCall { id: check_id(back.id)?, name: back.name, arguments: arguments_json(back.arguments) };
     let entered = register_call(&api_session, &call.id)?;
-    let _turn = api_session.change_lock(&call.name).await;
+    let _turn = api_session.changes.acquire(&api_session.session, &call.name, &call.arguments).await;
     let listener = Some(api.feed.listener(&api_session.session, &call.id));
     let returned = ResumeRequest { token: back.token, call, decision: None, listener };
     Ok(call_response(api_session.app.host.resume_call(&api_session.session, returned, &entered.cancel).await?))
@@ -190,7 +190,7 @@ async fn run_call(
     let _waiting = api.approver.override_wait(&api_session.session.id, &call.id, wait);
     let listener = api.feed.listener(&api_session.session, &call.id);
     let _turn = tokio::select! {
-        turn = api_session.change_lock(&call.name) => turn,
+        turn = api_session.changes.acquire(&api_session.session, &call.name, &call.arguments) => turn,
         // The host says what becomes of a call that was cancelled.
         () = entered.cancel.cancelled() => None,
     };

@@ -12,7 +12,6 @@ use ringfence_kernel::{Assurance, AuthScope, Dialect, Principal, Session, Taint}
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex as Line, MutexGuard as Turn};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiState;
@@ -21,6 +20,7 @@ use crate::api::feed::FeedItem;
 use crate::api::hosts::{HostLease, HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::App;
+use crate::app::change_queue::ChangeQueue;
 use crate::config::limits::LimitsConfigSection;
 use crate::http::session_owners::SessionOwnership;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit, heaviest_token};
@@ -98,8 +98,8 @@ pub(super) struct ApiSession {
     pub(super) app: Arc<App>,
     /// The calls that are under way.
     calls: Mutex<HashMap<String, CancellationToken>>,
-    /// Held by a call that may change something.
-    changes: Line<()>,
+    /// Calls that may change something.
+    pub(super) changes: ChangeQueue,
     call_count: AtomicU64,
     _owner: SessionOwnership,
     _slot: TokenSlotPermit,
@@ -107,12 +107,6 @@ pub(super) struct ApiSession {
 }
 
 impl ApiSession {
-    /// Waits until no call that came before may still change something. At once where this one only reads.
-    pub(super) async fn change_lock(&self, tool: &str) -> Option<Turn<'_, ()>> {
-        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only());
-        if only_reads { None } else { Some(self.changes.lock().await) }
-    }
-
     pub(super) fn next_call_id(&self) -> String {
         format!("call-{}", self.call_count.fetch_add(1, Ordering::Relaxed) + 1)
     }

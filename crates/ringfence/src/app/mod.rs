@@ -1,6 +1,7 @@
 //! Composition root: builds workspace, mounts, tools, policy, host and session from the settings.
 
 pub mod audit_sinks;
+pub(crate) mod change_queue;
 pub(crate) mod isolation_report;
 pub(crate) mod policy_text;
 pub mod roots;

@@ -1,9 +1,9 @@
 //! MCP request handler: tool lists, tool calls and resources.
 //!
-//! Every call goes to `Host::call`. Calls that may change something go one after another, in the order in which they came;
-//! those that only read never wait for them.
+//! Every call goes to `Host::call`. Calls that may change the same thing go one after another, in the order in which they
+//! came; the others, and those that only read, never wait for them.
 //!
-//! Not here: who is asked (`elicitation.rs`), what is read as a resource (`resources.rs`), how messages travel (`transport.rs`).
+//! Not here: which calls those are (`app/change_queue.rs`), who is asked (`elicitation.rs`), what is read as a resource (`resources.rs`), how messages travel (`transport.rs`).
 
 #![expect(deprecated, reason = "older clients have no other log")]
 
@@ -150,7 +150,7 @@ impl McpServerHandler {
         self.refresh_roots(&mcp_session, &client, &context).await;
         let mut mcp_call = self.new_call(&mcp_session, (&params.name, arguments), &client, &context);
         let _turn = tokio::select! {
-            turn = mcp_session.change_lock(&params.name) => turn,
+            turn = mcp_session.changes.acquire(&mcp_session.session, &mcp_call.call.name, &mcp_call.call.arguments) => turn,
             // The host says what becomes of a call that was cancelled.
             () = context.ct.cancelled() => None,
         };

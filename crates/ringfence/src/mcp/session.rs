@@ -9,9 +9,10 @@ use ringfence_kernel::{AuthScope, Host, Principal, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
-use tokio::sync::{Mutex as Line, MutexGuard};
+use tokio::sync::Mutex as Line;
 
 use crate::app::App;
+use crate::app::change_queue::ChangeQueue;
 use crate::app::taint::TokenTaint;
 use crate::http::session_owners::{SessionOwners, SessionOwnership};
 use crate::mcp::client_info::ProtocolEra;
@@ -35,8 +36,8 @@ pub(super) struct McpSession {
     pub(super) deferred: DeferredCalls,
     /// Roots that the session is narrowed to.
     pub(super) roots: Line<McpRootsState>,
-    /// Held by a call that may change something.
-    changes: Line<()>,
+    /// Calls that may change something.
+    pub(super) changes: ChangeQueue,
     calls: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ impl McpSession {
             _owner: owner,
             deferred: DeferredCalls::default(),
             roots: Line::new(McpRootsState::Unknown),
-            changes: Line::new(()),
+            changes: ChangeQueue::default(),
             calls: AtomicU64::new(0),
         })
     }
@@ -61,12 +62,6 @@ impl McpSession {
     /// Bytes that a message to the client may have.
     pub(super) fn max_message_bytes(&self) -> usize {
         usize::try_from(self.session.limits.reply_bytes).unwrap_or(usize::MAX)
-    }
-
-    /// Waits until no call that came before may still change something. At once where this one only reads.
-    pub(super) async fn change_lock(&self, tool: &str) -> Option<MutexGuard<'_, ()>> {
-        let only_reads = self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only());
-        if only_reads { None } else { Some(self.changes.lock().await) }
     }
 }
 
