@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::http::request::Parts;
-use ringfence_kernel::{AuthScope, Host, Principal, Session};
+use ringfence_kernel::{AuthScope, CallLimits, Host, Principal, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
@@ -103,6 +103,7 @@ impl McpTokenId {
 pub(super) struct McpSessions {
     /// Template of a session.
     template: Arc<Session>,
+    limits: CallLimits,
     /// The workspace, by a name that no other directory has.
     workspace_id: Arc<str>,
     /// The taint of tokens.
@@ -114,15 +115,16 @@ pub(super) struct McpSessions {
 }
 
 impl McpSessions {
-    pub(super) fn new(app: &App, taint: TokenTaint, owners: SessionOwners) -> Self {
+    pub(super) fn new(app: &App, limits: CallLimits, taint: TokenTaint, owners: SessionOwners) -> Self {
         let (template, workspace_id) = (Arc::clone(&app.session), Arc::from(app.workspace_id.as_str()));
-        Self { template, workspace_id, taint, owners, stateless: Arc::default(), host: app.host.clone() }
+        Self { template, limits, workspace_id, taint, owners, stateless: Arc::default(), host: app.host.clone() }
     }
 
     /// Opens a session of a client.
     fn open_session(&self, client: &McpTokenId, id: String) -> Arc<McpSession> {
         let taint = self.taint.for_token(&client.token, &self.workspace_id);
-        let session = Session { taint, ..self.template.for_principal(id, Principal::agent(&*client.name)) };
+        let limits = self.limits.clone();
+        let session = Session { taint, limits, ..self.template.for_principal(id, Principal::agent(&*client.name)) };
         let owner = self.owners.register(&session, &client.token);
         McpSession::new(Arc::new(session), self.host.clone(), Some(owner))
     }
