@@ -3,7 +3,8 @@
 //! Every call goes to `Host::call`. Calls that may change the same thing go one after another, in the order in which they
 //! came; the others, and those that only read, never wait for them.
 //!
-//! Not here: which calls those are (`app/change_queue.rs`), who is asked (`elicitation.rs`), what is read as a resource (`resources.rs`), how messages travel (`transport.rs`).
+//! Not here: which calls those are (`app/change_queue.rs`), who is asked (`elicitation.rs`), what is read as a resource
+//! (`resources.rs`), how messages travel (`transport.rs`).
 
 #![expect(deprecated, reason = "older clients have no other log")]
 
