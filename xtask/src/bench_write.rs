@@ -159,7 +159,7 @@ fn replace(dir: &Path, file: usize, content: &str) -> io::Result<()> {
 }
 
 fn content(number: usize) -> String {
-    format!("{number:0width$}", width = CONTENT_BYTES)
+    format!("{number:0CONTENT_BYTES$}")
 }
 
 /// Type of the file system that a directory is on.

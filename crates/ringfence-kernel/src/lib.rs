@@ -141,7 +141,8 @@ pub use rule_parser::RuleError;
 pub use rule_text::RuleText;
 pub use sanitize::{sanitize_json, sanitize_line, sanitize_text, sanitize_untruncated};
 pub use sensitive::{
-    Sensitivity, acting_program, entry_sensitivity, original_names, sensitivity, settings_through_link,
+    DirectoryEntries, Sensitivity, acting_program, entry_sensitivity, original_names, sensitivity,
+    settings_through_link,
 };
 pub use session::Session;
 pub use store::{

@@ -32,6 +32,8 @@ pub struct CallLimits {
     pub copy_bytes: u64,
     /// Entries that one listing names.
     pub list_entries: u64,
+    /// Entries of one listing whose size and time are read: none where nothing shows them.
+    pub list_stats: u64,
     /// Bytes of names that one listing, search by name or delete returns.
     pub list_bytes: u64,
     /// Paths that one search by name returns.
@@ -109,6 +111,7 @@ impl CallLimits {
             appended_file_bytes: 64 * MIB,
             copy_bytes: GIB,
             list_entries: 1000,
+            list_stats: u64::MAX,
             list_bytes: 4 * MIB,
             find_results: 1000,
             search_matches: 200,
@@ -176,6 +179,7 @@ impl CallLimits {
             appended_file_bytes: self.appended_file_bytes.min(other.appended_file_bytes),
             copy_bytes: self.copy_bytes.min(other.copy_bytes),
             list_entries: self.list_entries.min(other.list_entries),
+            list_stats: self.list_stats.min(other.list_stats),
             list_bytes: self.list_bytes.min(other.list_bytes),
             find_results: self.find_results.min(other.find_results),
             search_matches: self.search_matches.min(other.search_matches),

@@ -213,6 +213,11 @@ impl Mount {
         self.sensitive_files.observe(self, path, directory, name);
     }
 
+    /// The same where the sensitivity of the name is known.
+    pub(crate) fn observe_named(&self, named: Sensitivity, directory: BorrowedFd<'_>, name: &[u8]) {
+        self.sensitive_files.observe_named(self, named, directory, name);
+    }
+
     /// Before a call: looks at what usually is at the root of a workspace, if that changed.
     pub(crate) fn scan_root(&self, cx: &CallContext<'_>) -> Result<(), ToolError> {
         self.sensitive_files.scan_root(self, cx)

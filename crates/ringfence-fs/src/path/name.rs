@@ -33,6 +33,16 @@ pub(crate) fn is_reserved(name: &[u8]) -> bool {
 /// The text of a name, or of a path of names.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
+    escape_into(&mut text, bytes);
+    text
+}
+
+/// Appends the text of a name.
+pub(crate) fn escape_into(text: &mut String, bytes: &[u8]) {
+    // Most names are their own text.
+    if let Some(plain) = plain_text(bytes) {
+        return text.push_str(plain);
+    }
     for chunk in bytes.utf8_chunks() {
         let valid = chunk.valid();
         for (at, c) in valid.char_indices() {
@@ -46,7 +56,17 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
-    text
+}
+
+/// A name in which nothing can need an escape.
+fn plain_text(bytes: &[u8]) -> Option<&str> {
+    let is_plain = bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\');
+    std::str::from_utf8(bytes).ok().filter(|_| is_plain)
+}
+
+/// Whether the name of a text is not UTF-8.
+pub(crate) fn is_non_utf8(text: &str) -> bool {
+    text.contains("\\x") && std::str::from_utf8(&unescape(text)).is_err()
 }
 
 /// The bytes of a name or path, from its text.

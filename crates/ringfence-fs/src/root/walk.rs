@@ -29,50 +29,26 @@ const OPEN_LEVELS: usize = 64;
 const MAX_DEPTH: usize = 8192;
 
 /// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WalkEntry {
     pub(crate) name: Vec<u8>,
-    kind: Option<DirentKind>,
+    /// By its dirent; some file systems do not fill it in.
+    pub(crate) kind: Option<FileKind>,
     /// As the directory says. Some file systems tell another one than a look does.
     pub(crate) inode: u64,
 }
 
 impl WalkEntry {
-    /// Whether the directory says that this is a link. Where it says nothing, only a look tells.
-    pub(crate) fn is_link(&self) -> Option<bool> {
-        self.kind.map(|kind| kind == DirentKind::Link)
-    }
-
     /// An entry that a walk did not list.
     pub(crate) fn from_stat(name: &[u8], stamp: &FileStat) -> Self {
-        Self { name: name.to_vec(), kind: Some(DirentKind::of(stamp.kind)), inode: stamp.id.inode }
+        Self { name: name.to_vec(), kind: Some(stamp.kind), inode: stamp.id.inode }
     }
 
     /// Whether the entry of a directory is a directory itself. A link never is.
     pub(crate) fn is_directory_in(&self, directory: BorrowedFd<'_>) -> Result<bool, Errno> {
         match self.kind {
-            Some(kind) => Ok(kind == DirentKind::Directory),
+            Some(kind) => Ok(kind == FileKind::Directory),
             None => Ok(stat(directory, &self.name)?.is_some_and(|stamp| stamp.kind == FileKind::Directory)),
-        }
-    }
-}
-
-/// Kind of an entry by its dirent; some file systems do not fill it in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum DirentKind {
-    Directory,
-    File,
-    Link,
-    Other,
-}
-
-impl DirentKind {
-    fn of(kind: FileKind) -> Self {
-        match kind {
-            FileKind::Directory => Self::Directory,
-            FileKind::File => Self::File,
-            FileKind::Link => Self::Link,
-            _ => Self::Other,
         }
     }
 }
@@ -196,7 +172,7 @@ impl<'a> TreeWalk<'a> {
     /// Whether an entry is a regular file.
     pub(crate) fn is_file(&self, entry: &WalkEntry) -> Result<bool, ToolError> {
         match entry.kind {
-            Some(kind) => Ok(kind == DirentKind::File),
+            Some(kind) => Ok(kind == FileKind::File),
             None => Ok(self.stat(entry)?.is_some_and(|stamp| stamp.kind == FileKind::File)),
         }
     }
@@ -304,7 +280,7 @@ pub(crate) fn read_directory(
             let message = format!("`{shown}` exceeds the {} entries that one call may visit", cx.limits.walk_entries);
             return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("choose a smaller directory"));
         }
-        let kind = FileKind::from_file_type(entry.file_type()).map(DirentKind::of);
+        let kind = FileKind::from_file_type(entry.file_type());
         entries.push(WalkEntry { name: name.to_vec(), kind, inode: entry.ino() });
     }
 }

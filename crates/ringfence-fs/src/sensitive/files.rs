@@ -250,7 +250,11 @@ impl SensitiveFiles {
     /// Remembers an entry that a walk or a listing came across, if its name says something. `path` is where it is below
     /// the root, or at least its last names.
     pub(crate) fn observe(&self, mount: &MountRoot, path: &str, directory: BorrowedFd<'_>, name: &[u8]) {
-        let named = entry_sensitivity(path);
+        self.observe_named(mount, entry_sensitivity(path), directory, name);
+    }
+
+    /// The same where the sensitivity of the name is known.
+    pub(crate) fn observe_named(&self, mount: &MountRoot, named: Sensitivity, directory: BorrowedFd<'_>, name: &[u8]) {
         if named.is_any()
             && let Ok(Some(stamp)) = stat(directory, name)
         {

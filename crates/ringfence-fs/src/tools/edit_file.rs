@@ -2,6 +2,8 @@
 //!
 //! Matching is exact, byte for byte. Nothing is guessed; the error names the likely reason of a mismatch.
 
+use std::borrow::Cow;
+
 use memchr::memmem;
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
@@ -265,7 +267,9 @@ impl Tool for EditFile {
             let Some(old) = old else { return Err(errno_error(Errno::NOENT, &target.shown)) };
             check_previewed(&target, shown, Some(old), ticket.context())?;
             let text = read_text(&target, old, ticket.context())?;
-            check_match(&target.shown, if_match, Some(Digest::of(text.as_bytes())))?;
+            if if_match.is_some() {
+                check_match(&target.shown, if_match, Some(Digest::of(text.as_bytes())))?;
+            }
             let edited = apply_all(&text, &edits, &target.shown, ticket.context())?;
             replaced = edited.replaced;
             mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited.text);
@@ -285,11 +289,12 @@ struct EditedText {
 
 /// Makes one edit after the other.
 fn apply_all(text: &str, edits: &[TextEdit], shown: &str, cx: &CallContext<'_>) -> Result<EditedText, ToolError> {
-    let start = EditedText { text: text.to_owned(), replaced: 0 };
-    edits.iter().try_fold(start, |before, edit| {
-        let (text, count) = apply(&before.text, edit, shown, cx)?;
-        Ok(EditedText { text, replaced: before.replaced + count })
-    })
+    let (mut edited, mut replaced) = (Cow::Borrowed(text), 0);
+    for edit in edits {
+        let (next, count) = apply(&edited, edit, shown, cx)?;
+        (edited, replaced) = (Cow::Owned(next), replaced + count);
+    }
+    Ok(EditedText { text: edited.into_owned(), replaced })
 }
 
 fn apply(text: &str, edit: &TextEdit, shown: &str, cx: &CallContext<'_>) -> Result<(String, usize), ToolError> {
@@ -299,7 +304,8 @@ fn apply(text: &str, edit: &TextEdit, shown: &str, cx: &CallContext<'_>) -> Resu
     if !edit.all {
         let count = match edit.matching {
             MatchCounting::Disjoint => found.len(),
-            MatchCounting::Overlapping => count_overlapping(text, &edit.old, first),
+            MatchCounting::Overlapping if found.len() == 1 => count_overlapping(text, &edit.old, first),
+            MatchCounting::Overlapping => 2,
         };
         if count > 1 {
             return Err(ambiguous_error(text, edit, count, shown));
@@ -309,19 +315,27 @@ fn apply(text: &str, edit: &TextEdit, shown: &str, cx: &CallContext<'_>) -> Resu
     let added = found.len() as u64 * edit.new.len() as u64;
     let size = (text.len() - removed) as u64 + added;
     check_size("the result of the edit", "max_edit_bytes", size, cx.limits.edit_bytes)?;
-    Ok((text.replace(&edit.old, &edit.new), found.len()))
+    let mut edited = String::with_capacity(usize::try_from(size).unwrap_or_default());
+    let mut copied = 0;
+    for &at in &found {
+        edited.push_str(&text[copied..at]);
+        edited.push_str(&edit.new);
+        copied = at + edit.old.len();
+    }
+    edited.push_str(&text[copied..]);
+    Ok((edited, found.len()))
 }
 
 fn has_mixed_endings(text: &str) -> bool {
-    let lines = memchr::memchr_iter(b'\n', text.as_bytes()).count();
     let with_return = memmem::find_iter(text.as_bytes(), b"\r\n").count();
-    with_return > 0 && with_return < lines
+    with_return > 0 && with_return < memchr::memchr_iter(b'\n', text.as_bytes()).count()
 }
 
-/// Matches that may overlap, counted as far as the second.
+/// Matches that may overlap, counted as far as the second, where there is one match that does not: another one begins in it.
 fn count_overlapping(text: &str, old: &str, first: usize) -> usize {
     let next = first + text[first..].chars().next().map_or(1, char::len_utf8);
-    if text[next..].contains(old) { 2 } else { 1 }
+    let end = text.ceil_char_boundary((first + 2 * old.len()).min(text.len()));
+    if text[next..end].contains(old) { 2 } else { 1 }
 }
 
 fn ambiguous_error(text: &str, edit: &TextEdit, count: usize, shown: &str) -> ToolError {

@@ -1,10 +1,11 @@
 //! `list_directory` and `list_dir`: list a directory.
 
+use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    CallContext, DirectoryEntries, DuplicateToolError, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket,
+    Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::fence::PathArg;
 use crate::mount::LocatedPath;
-use crate::path::name::escape;
+use crate::path::name::{escape, escape_into, is_non_utf8};
 use crate::root::stat;
 use crate::root::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
 use crate::sys::errno::errno_error;
@@ -65,6 +66,7 @@ struct Args {
     depth: ListDepth,
     hidden: HiddenEntryListing,
     links: SymlinkListing,
+    details: DetailListing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,13 @@ enum SymlinkListing {
     Excluded,
 }
 
+/// Whether sizes and times are listed, for which every entry is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DetailListing {
+    Included,
+    Excluded,
+}
+
 impl From<StandardListArgs> for Args {
     fn from(args: StandardListArgs) -> Self {
         Self {
@@ -92,6 +101,7 @@ impl From<StandardListArgs> for Args {
             depth: if args.recursive { ListDepth::All } else { ListDepth::One },
             hidden: if args.include_hidden { HiddenEntryListing::Included } else { HiddenEntryListing::Excluded },
             links: SymlinkListing::Included,
+            details: DetailListing::Included,
         }
     }
 }
@@ -104,6 +114,7 @@ impl From<MiniclawListArgs> for Args {
             depth: ListDepth::One,
             hidden: HiddenEntryListing::Included,
             links: SymlinkListing::Included,
+            details: DetailListing::Included,
         }
     }
 }
@@ -115,6 +126,7 @@ impl From<CrewagentListArgs> for Args {
             depth: ListDepth::One,
             hidden: HiddenEntryListing::Excluded,
             links: SymlinkListing::Excluded,
+            details: DetailListing::Excluded,
         }
     }
 }
@@ -128,15 +140,24 @@ struct ListDirectoryPlan {
     depth: ListDepth,
     hidden: HiddenEntryListing,
     links: SymlinkListing,
+    details: DetailListing,
 }
 
 struct Outcome {
     shown: String,
-    entries: Vec<(String, FileStat)>,
+    entries: Vec<NamedEntry>,
     total: u64,
     unreadable: u64,
     /// Names in the listed directory that a mount has too.
     shadowed: Vec<String>,
+}
+
+/// An entry of a listing.
+struct NamedEntry {
+    name: String,
+    kind: FileKind,
+    /// Nothing where its size and time are not listed.
+    stat: Option<FileStat>,
 }
 
 /// Result in the standard dialect.
@@ -160,8 +181,10 @@ struct ListedEntry {
     /// `file`, `directory` or `symlink`; rarely `fifo`, `socket` or `device`.
     r#type: &'static str,
     /// In bytes; 0 for a directory.
-    size: u64,
-    modified: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modified: Option<String>,
     /// The name is not UTF-8; its bytes are written as `\xHH`, which paths accept.
     #[serde(rename = "nonUtf8", skip_serializing_if = "std::ops::Not::not")]
     non_utf8: bool,
@@ -191,8 +214,7 @@ impl From<Outcome> for CrewagentListResult {
     fn from(outcome: Outcome) -> Self {
         let Outcome { shown: path, entries, total, .. } = outcome;
         let truncated = total > entries.len() as u64;
-        let name =
-            |(name, stamp): (String, FileStat)| if stamp.kind == FileKind::Directory { name + "/" } else { name };
+        let name = |NamedEntry { name, kind, .. }| if kind == FileKind::Directory { name + "/" } else { name };
         let names: Vec<String> = entries.into_iter().map(name).collect();
         if !truncated {
             return Self { path, entries: Some(names), entries_preview: None, truncated, hint: None };
@@ -210,7 +232,7 @@ impl Tool for ListDirectory {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<ListDirectoryPlan>, ToolError> {
-        let Args { path, depth, hidden, links } = args;
+        let Args { path, depth, hidden, links, details } = args;
         let located = self.fence.locate_arg(&path, cx)?;
         let opened = located.open_directory(cx)?;
         let real = opened.resolved.clone().unwrap_or_else(|| located.path.display());
@@ -223,6 +245,7 @@ impl Tool for ListDirectory {
             depth,
             hidden,
             links,
+            details,
         };
         Ok(ToolPlan { accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }], prepared: work })
     }
@@ -241,33 +264,37 @@ impl Tool for ListDirectory {
     }
 }
 
-/// One directory: every name is read, only those that are listed are looked at.
+/// One directory: every name is read; only those that are listed are looked at, and those only for size and time.
 fn list(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
-    let ListDirectoryPlan { located, directory, real_path: real, hidden, links, .. } = work;
+    let ListDirectoryPlan { located, directory, real_path, hidden, links, details, .. } = work;
     let mut names =
         read_directory(directory.as_fd(), TempVisibility::Hidden, cx.limits.walk_entries, &located.shown, cx)?;
+    let (known, mut text) = (DirectoryEntries::new(&real_path), String::new());
     for entry in &names {
         // Also what is not listed: another name of it may be read.
-        located.mount.observe(&format!("{real}/{}", escape(&entry.name)), directory.as_fd(), &entry.name);
+        text.clear();
+        escape_into(&mut text, &entry.name);
+        located.mount.observe_named(known.entry_sensitivity(&text), directory.as_fd(), &entry.name);
     }
     names.retain(|entry| hidden == HiddenEntryListing::Included || !entry.name.starts_with(b"."));
     if links == SymlinkListing::Excluded {
         // Where the directory does not say what an entry is, a look does.
-        let looked =
-            |name: &[u8]| matches!(stat(directory.as_fd(), name), Ok(Some(found)) if found.kind == FileKind::Link);
-        names.retain(|entry| !entry.is_link().unwrap_or_else(|| looked(&entry.name)));
+        let looked = |name: &[u8]| stat(directory.as_fd(), name).ok().flatten().map(|found| found.kind);
+        names.retain(|entry| entry.kind.or_else(|| looked(&entry.name)) != Some(FileKind::Link));
     }
     let mut total = names.len() as u64;
     let most = usize::try_from(cx.limits.list_entries).unwrap_or(usize::MAX);
     if names.len() > most {
-        names.select_nth_unstable(most);
+        names.select_nth_unstable_by(most, |a, b| a.name.cmp(&b.name));
         names.truncate(most);
     }
-    names.sort_unstable();
+    names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let mut entries = Vec::with_capacity(names.len());
+    let mut stats_left = if details == DetailListing::Included { cx.limits.list_stats } else { 0 };
     for entry in names {
-        match stat(directory.as_fd(), &entry.name).map_err(|errno| errno_error(errno, &located.shown))? {
-            Some(stamp) => entries.push((escape(&entry.name), stamp)),
+        let look = || stat(directory.as_fd(), &entry.name).map_err(|errno| errno_error(errno, &located.shown));
+        match NamedEntry::new(&entry.name, entry.kind, &mut stats_left, look)? {
+            Some(entry) => entries.push(entry),
             // It went away since its name was read.
             None => total -= 1,
         }
@@ -275,12 +302,37 @@ fn list(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, ToolEr
     Ok(Outcome { shown: located.shown, entries, total, unreadable: 0, shadowed: Vec::new() })
 }
 
+impl NamedEntry {
+    /// An entry by its dirent alone, or with a look at it where details are still listed or the dirent has no kind. `None`
+    /// if the look finds nothing.
+    fn new(
+        name: &[u8],
+        kind: Option<FileKind>,
+        stats_left: &mut u64,
+        look: impl FnOnce() -> Result<Option<FileStat>, ToolError>,
+    ) -> Result<Option<Self>, ToolError> {
+        if let Some(kind) = kind.filter(|_| *stats_left == 0) {
+            return Ok(Some(Self { name: escape(name), kind, stat: None }));
+        }
+        let Some(stat) = look()? else { return Ok(None) };
+        let listed = (*stats_left > 0).then_some(stat);
+        *stats_left = stats_left.saturating_sub(1);
+        Ok(Some(Self { name: escape(name), kind: stat.kind, stat: listed }))
+    }
+
+    /// Size of a file; 0 for a directory, whose own size depends on the file system.
+    fn size(&self) -> Option<u64> {
+        self.stat.map(|stat| if stat.kind == FileKind::Directory { 0 } else { stat.size })
+    }
+}
+
 /// A whole tree: past the limit, entries are only counted.
 fn list_all(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, ToolError> {
-    let ListDirectoryPlan { located, directory, resource: place, real_path: real, hidden, .. } = work;
+    let ListDirectoryPlan { located, directory, resource: place, real_path: real, hidden, details, .. } = work;
     let mut outcome =
         Outcome { shown: located.shown.clone(), entries: Vec::new(), total: 0, unreadable: 0, shadowed: Vec::new() };
     let mut left = cx.limits.list_bytes;
+    let mut stats_left = if details == DetailListing::Included { cx.limits.list_stats } else { 0 };
     let of_whole = cx.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place.clone() }).strictness();
     let mut walk = TreeWalk::new(&located.mount, directory, &located.shown, cx)?;
     while let Some(step) = walk.next()? {
@@ -292,11 +344,11 @@ fn list_all(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, To
         }
         outcome.total += 1;
         if (outcome.entries.len() as u64) < cx.limits.list_entries && left > 0 {
-            match walk.stat(&entry)? {
-                Some(stamp) => {
-                    let name = escape(&walk.path_of(&entry.name));
-                    left = left.saturating_sub(name.len() as u64);
-                    outcome.entries.push((name, stamp));
+            let name = walk.path_of(&entry.name);
+            match NamedEntry::new(&name, entry.kind, &mut stats_left, || walk.stat(&entry))? {
+                Some(entry) => {
+                    left = left.saturating_sub(entry.name.len() as u64);
+                    outcome.entries.push(entry);
                 }
                 None => outcome.total -= 1,
             }
@@ -322,9 +374,9 @@ impl Outcome {
         if self.total > count as u64 {
             text.push_str(&format!(" (truncated from {})", self.total));
         }
-        for (name, stamp) in &self.entries {
-            let kind = if stamp.kind == FileKind::Directory { "dir" } else { "file" };
-            text.push_str(&format!("\n- {name}\t{kind}\t{}", size_of(stamp)));
+        for entry in &self.entries {
+            let kind = if entry.kind == FileKind::Directory { "dir" } else { "file" };
+            let _ = write!(text, "\n- {}\t{kind}\t{}", entry.name, entry.size().unwrap_or_default());
         }
         text
     }
@@ -334,19 +386,14 @@ impl From<Outcome> for StandardListResult {
     fn from(outcome: Outcome) -> Self {
         let Outcome { entries, total, unreadable, shadowed, .. } = outcome;
         let truncated = total > entries.len() as u64;
-        let entries = entries.into_iter().map(|(name, stamp)| ListedEntry {
-            r#type: stamp.kind.name(),
-            size: size_of(&stamp),
-            modified: timestamp(stamp.modified),
-            shadowed: shadowed.contains(&name),
-            non_utf8: std::str::from_utf8(&crate::path::name::unescape(&name)).is_err(),
-            name,
+        let entries = entries.into_iter().map(|entry| ListedEntry {
+            r#type: entry.kind.name(),
+            size: entry.size(),
+            modified: entry.stat.map(|stat| timestamp(stat.modified)),
+            shadowed: shadowed.contains(&entry.name),
+            non_utf8: is_non_utf8(&entry.name),
+            name: entry.name,
         });
         Self { entries: entries.collect(), truncated, total: truncated.then_some(total), unreadable }
     }
-}
-
-/// Size of a file; 0 for a directory, whose own size depends on the file system.
-fn size_of(stamp: &FileStat) -> u64 {
-    if stamp.kind == FileKind::Directory { 0 } else { stamp.size }
 }

@@ -5,6 +5,7 @@
 //!
 //! Not here: the tables (`secrets.rs`, `settings.rs`), and what follows from them. The policy decides (`preset.rs`).
 
+mod directory_entries;
 mod secrets;
 mod settings;
 
@@ -14,6 +15,7 @@ use std::sync::LazyLock;
 
 use unicode_normalization::UnicodeNormalization as _;
 
+pub use directory_entries::{DirectoryEntries, entry_sensitivity};
 use secrets::{PUBLIC, SECRET_FILES, SECRETS, strip_backup_suffix};
 use settings::{AGENTS, INERT, PACKAGES, PROGRAMS, ProgramSettingsFiles, SettingsLookupScope};
 
@@ -52,12 +54,9 @@ pub fn sensitivity(path: &str) -> Sensitivity {
     lookup_names(path, path).sensitivity
 }
 
-/// The same for an entry of a walk, whose directories were entries themselves: only its last names are looked up, because
-/// in a deep tree the whole path of every entry would be a great deal to look at.
-pub fn entry_sensitivity(path: &str) -> Sensitivity {
-    // As many names as the longest row has, and one more.
-    let last = path.rmatch_indices('/').nth(MAX_ROW_COMPONENTS).map_or(path, |(slash, _)| &path[slash + 1..]);
-    lookup_names(path, last).sensitivity
+/// Whether a component of a path is a name.
+fn is_name(part: &str) -> bool {
+    !part.is_empty() && part != "."
 }
 
 /// The program that acts on a path, as people call it.
@@ -109,29 +108,37 @@ struct SensitiveNameFindings {
 
 /// Looks up the names of `last`, which are the last ones of `path`.
 fn lookup_names(path: &str, last: &str) -> SensitiveNameFindings {
-    static TABLES: LazyLock<SensitiveNameTables> = LazyLock::new(SensitiveNameTables::new);
     let mut found = SensitiveNameFindings::default();
     let mut above = [Cow::Borrowed(""), Cow::Borrowed("")];
     let mut start = path.len() - last.len();
     for part in last.split('/') {
         let before = &path[..start];
         start = (start + part.len() + 1).min(path.len());
-        if part.is_empty() || part == "." {
+        if !is_name(part) {
             continue;
         }
         let part = fold(part);
-        let matched = TABLES.lookup([&above[0], &above[1], &part]);
-        let is_last = start >= path.len();
-        let is_secret = matched.kinds & SECRET != 0 || (matched.kinds & SECRET_FILE != 0 && is_last);
-        found.sensitivity.secret |= is_secret && matched.kinds & IS_PUBLIC == 0;
-        let at_root = matched.kinds & PROJECT_ROOT != 0
-            || (matched.kinds & PROJECT_ROOT_UNLESS_INERT != 0 && matched.kinds & IS_INERT == 0);
-        let acts = matched.kinds & ANYWHERE != 0 || (at_root && !is_below_packages(before));
-        found.sensitivity.protected |= acts;
-        found.program = found.program.or(matched.program.filter(|_| acts));
+        let component = lookup_component(before, [&above[0], &above[1], &part], start >= path.len());
+        found.sensitivity = found.sensitivity.union(component.sensitivity);
+        found.program = found.program.or(component.program);
         above = [std::mem::take(&mut above[1]), part];
     }
     found
+}
+
+/// Looks up one folded name below two directories, which are the last ones of `before`.
+fn lookup_component(before: &str, names: [&str; MAX_ROW_COMPONENTS], is_last: bool) -> SensitiveNameFindings {
+    static TABLES: LazyLock<SensitiveNameTables> = LazyLock::new(SensitiveNameTables::new);
+    let matched = TABLES.lookup(names);
+    let is_secret = matched.kinds & SECRET != 0 || (matched.kinds & SECRET_FILE != 0 && is_last);
+    let at_root = matched.kinds & PROJECT_ROOT != 0
+        || (matched.kinds & PROJECT_ROOT_UNLESS_INERT != 0 && matched.kinds & IS_INERT == 0);
+    let acts = matched.kinds & ANYWHERE != 0 || (at_root && !is_below_packages(before));
+    let secret = is_secret && matched.kinds & IS_PUBLIC == 0;
+    SensitiveNameFindings {
+        sensitivity: Sensitivity { secret, protected: acts },
+        program: matched.program.filter(|_| acts),
+    }
 }
 
 /// Whether a directory lies below one that has only packages.

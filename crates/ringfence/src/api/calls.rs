@@ -131,7 +131,7 @@ pub(super) async fn resume(
     let live = live_session(&api, &context)?;
     let call = ToolCall { id: check_id(back.id)?, name: back.name, arguments: arguments_json(back.arguments) };
     let work = begin_call(&live, &call.id)?;
-    let _turn = live.change_turn(&call.name, &work.cancel).await;
+    let _turn = live.change_turn(&call.name, &call.arguments, &work.cancel).await;
     let listener = Some(api.feed.listener(&live.session, &call.id));
     let returned = ResumeRequest { token: back.token, call, decision: None, listener };
     Ok(call_response(live.host.resume_call(&live.session, returned, &work.cancel).await?))
@@ -181,7 +181,7 @@ async fn run_call(
 ) -> Result<CallResponse, ApiError> {
     let _waiting = api.approver.override_wait(&live.session.id, &call.id, wait);
     let listener = api.feed.listener(&live.session, &call.id);
-    let _turn = live.change_turn(&call.name, &work.cancel).await;
+    let _turn = live.change_turn(&call.name, &call.arguments, &work.cancel).await;
     Ok(call_response(live.host.call_with_progress(&live.session, call, &work.cancel, Some(listener)).await?))
 }
 

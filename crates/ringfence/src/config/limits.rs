@@ -64,6 +64,7 @@ impl LimitsConfigSection {
             appended_file_bytes: self.max_appended_file_bytes.unwrap_or(base.appended_file_bytes),
             copy_bytes: self.max_copy_bytes.unwrap_or(base.copy_bytes),
             list_entries: self.max_list_entries.unwrap_or(base.list_entries),
+            list_stats: base.list_stats,
             list_bytes: self.max_list_bytes.unwrap_or(base.list_bytes),
             find_results: self.max_find_results.unwrap_or(base.find_results),
             search_matches: self.max_search_matches.unwrap_or(base.search_matches),

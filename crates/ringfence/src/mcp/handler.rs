@@ -1,9 +1,10 @@
 //! MCP request handler: tool lists, tool calls and resources.
 //!
-//! Every call goes to `Host::call`. Calls that may change something go one after another, in the order in which they came;
-//! those that only read never wait for them.
+//! Every call goes to `Host::call`. Calls that may change the same thing go one after another, in the order in which they
+//! came; the others, and those that only read, never wait for them.
 //!
-//! Not here: who is asked (`elicitation.rs`), what is read as a resource (`resources.rs`), how messages travel (`transport.rs`).
+//! Not here: which calls those are (`app/change_queue.rs`), who is asked (`elicitation.rs`), what is read as a resource
+//! (`resources.rs`), how messages travel (`transport.rs`).
 
 #![expect(deprecated, reason = "older clients have no other log")]
 
@@ -148,7 +149,8 @@ impl McpServerHandler {
         let mcp_session = self.source.session(client.era, &context)?;
         self.refresh_roots(&mcp_session, &client, &context).await;
         let mut mcp_call = self.new_call(&mcp_session, (&params.name, arguments), &client, &context);
-        let _turn = mcp_session.live.change_turn(&params.name, &context.ct).await;
+        let turn = mcp_session.live.change_turn(&mcp_call.call.name, &mcp_call.call.arguments, &context.ct);
+        let _turn = turn.await;
         let reply = match params.request_state.filter(|_| client.era == ProtocolEra::Stateless) {
             Some(token) => self.resume_call(&mut mcp_call, token, params.input_responses).await,
             None => self.run_call(&mut mcp_call).await,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::http::request::Parts;
-use ringfence_kernel::{AuthScope, Host, Principal, Session};
+use ringfence_kernel::{AuthScope, CallLimits, Host, Principal, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
@@ -88,6 +88,7 @@ impl McpTokenId {
 pub(super) struct McpSessions {
     /// Template of a session.
     template: Arc<Session>,
+    limits: CallLimits,
     /// The workspace, by a name that no other directory has.
     workspace_id: Arc<str>,
     tokens: TokenSessions,
@@ -97,14 +98,15 @@ pub(super) struct McpSessions {
 }
 
 impl McpSessions {
-    pub(super) fn new(app: &App, tokens: TokenSessions) -> Self {
+    pub(super) fn new(app: &App, limits: CallLimits, tokens: TokenSessions) -> Self {
         let (template, workspace_id) = (Arc::clone(&app.session), Arc::from(app.workspace_id.as_str()));
-        Self { template, workspace_id, tokens, stateless: Arc::default(), host: app.host.clone() }
+        Self { template, limits, workspace_id, tokens, stateless: Arc::default(), host: app.host.clone() }
     }
 
     /// Opens a session of a client.
     fn open_session(&self, client: &McpTokenId, id: String) -> Arc<McpSession> {
-        let session = self.template.for_principal(id, Principal::agent(&*client.name));
+        let limits = self.limits.clone();
+        let session = Session { limits, ..self.template.for_principal(id, Principal::agent(&*client.name)) };
         McpSession::new(self.tokens.open(&client.token, &self.workspace_id, &self.host, session))
     }
 

@@ -1,6 +1,6 @@
 //! Live session: a session of a host that a frontend has open, with its work in flight.
 //!
-//! Calls that may change something take turns, in the order in which they came; calls that only read never wait. An ID is
+//! Calls that may change the same file take turns, in the order in which they came; calls that only read never wait. An ID is
 //! of one piece of work at a time, and cancels it. A session of a token shares its taint with the token's other sessions on
 //! the workspace, and is registered as the token's for as long as it lives.
 //!
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ringfence_kernel::{Host, Session, StoreError};
-use tokio::sync::{Mutex as TurnLock, MutexGuard as TurnGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::process::lock::lock;
+use crate::session::change_queue::{ChangePermit, ChangeQueue};
 use crate::session::owners::{SessionOwners, SessionOwnership};
 use crate::session::taint::TokenTaint;
 
@@ -25,8 +25,8 @@ pub(crate) struct LiveSession {
     pub(crate) host: Host,
     /// The work in flight, by its ID.
     in_flight: Mutex<HashMap<String, CancellationToken>>,
-    /// Held by a call that may change something.
-    changes: TurnLock<()>,
+    /// Calls that may change something.
+    changes: ChangeQueue,
     call_count: AtomicU64,
     /// The token that it belongs to, if it belongs to one.
     _owner: Option<SessionOwnership>,
@@ -71,14 +71,16 @@ impl LiveSession {
         lock(&self.in_flight).values().for_each(CancellationToken::cancel);
     }
 
-    /// Waits until no call that came before may still change something. At once where this one only reads, or is cancelled:
-    /// the host reports what becomes of a cancelled call.
-    pub(crate) async fn change_turn(&self, tool: &str, cancel: &CancellationToken) -> Option<TurnGuard<'_, ()>> {
-        if self.session.catalog.get(tool).is_none_or(|tool| tool.capabilities.is_read_only()) {
-            return None;
-        }
+    /// Waits until no call that came before may still change what this one may. At once where this one only reads, or is
+    /// cancelled: the host reports what becomes of a cancelled call.
+    pub(crate) async fn change_turn(
+        &self,
+        tool: &str,
+        arguments: &str,
+        cancel: &CancellationToken,
+    ) -> Option<ChangePermit<'_>> {
         tokio::select! {
-            turn = self.changes.lock() => Some(turn),
+            turn = self.changes.acquire(&self.session, tool, arguments) => turn,
             () = cancel.cancelled() => None,
         }
     }

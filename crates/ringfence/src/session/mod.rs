@@ -1,5 +1,6 @@
 //! Live sessions of the frontends, their owners and their taint.
 
+pub(crate) mod change_queue;
 pub(crate) mod live;
 pub(crate) mod owners;
 pub(crate) mod taint;

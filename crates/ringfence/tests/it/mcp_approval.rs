@@ -48,6 +48,27 @@ fn a_client_with_forms_is_asked_and_its_user_sees_what_would_happen() {
 }
 
 #[test]
+fn a_call_behind_one_that_waits_for_approval_is_answered_first_unless_both_change_one_file() {
+    let site = site();
+    let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms());
+    let waiting = client.send_tool_call("write_file", overwrite());
+    let asked = client.next_of_method("elicitation/create");
+    let same_file = client.send_tool_call("append_file", json!({"path": "./a", "content": "more\n"}));
+    let read = client.send_tool_call("read_file", json!({"path": "a"}));
+    let other_file = client.send_tool_call("write_file", json!({"path": "b", "content": "b\n"}));
+    assert_eq!(text(&client.result(read)), "old\n");
+    assert_eq!(client.result(other_file)["isError"], false);
+    assert_eq!((site.read("a"), site.read("b")), ("old\n".to_owned(), "b\n".to_owned()));
+    let yes = json!({"action": "accept", "content": {"approve": true}});
+    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": yes}));
+    assert_eq!(client.result(waiting)["isError"], false);
+    let asked = client.next_of_method("elicitation/create");
+    client.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": yes}));
+    assert_eq!(client.result(same_file)["isError"], false);
+    assert_eq!(site.read("a"), "new\nmore\n");
+}
+
+#[test]
 fn an_elicitation_is_cancelled_with_its_call() {
     let site = site();
     let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "ask"], forms());

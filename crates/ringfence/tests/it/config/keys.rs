@@ -215,6 +215,7 @@ fn check_every_key(settings: &AppSettings) {
         appended_file_bytes: 7,
         copy_bytes: 8,
         list_entries: 9,
+        list_stats: u64::MAX,
         list_bytes: 17,
         find_results: 10,
         search_matches: 15,
