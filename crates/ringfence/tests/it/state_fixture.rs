@@ -275,7 +275,7 @@ fn older_tokens_are_imported_into_the_store_and_earlier_versions_refuse_the_file
         let file = site.state.join("tokens.json");
         let former: Vec<Value> = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let listed = site.run(&["token", "list"]);
-        assert_eq!(ok(&listed).lines().count(), former.len(), "{listed:?}");
+        assert!(ok(&listed).contains("  ci  call"), "{listed:?}");
         let store = Connection::open(site.state.join(STORE_FILE)).unwrap();
         let stored = |query: &str| store.query_row(query, [], |row| row.get::<_, String>(0)).unwrap();
         assert_eq!(stored("SELECT hash FROM tokens WHERE name = 'ci'"), KNOWN_TOKEN_HASH);

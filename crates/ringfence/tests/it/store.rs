@@ -76,7 +76,7 @@ fn a_file_of_the_version_before_is_brought_up() {
     SqliteStore::new(state.path()).sealing_key().unwrap();
     let connection = rusqlite::Connection::open(state.path().join(STORE_FILE)).unwrap();
     // As it was before requests had owners.
-    let back = "DROP TABLE idempotency_keys; ALTER TABLE requests DROP COLUMN draft; ALTER TABLE requests DROP COLUMN draft_id;
+    let back = "DROP TABLE tokens; DROP TABLE idempotency_keys; ALTER TABLE requests DROP COLUMN draft; ALTER TABLE requests DROP COLUMN draft_id;
                 DROP TABLE definitions; DROP TABLE sessions; DROP TABLE entries; DROP TABLE api_sessions; DROP TABLE runs; DROP TABLE denials; DROP TABLE trusted;
                 ALTER TABLE used_resume_tokens RENAME TO used;
                 ALTER TABLE requests DROP COLUMN owner; PRAGMA user_version = 1;";
@@ -119,7 +119,7 @@ fn a_store_of_the_former_name_is_moved_and_earlier_versions_refuse_what_is_left(
         assert!(kept > 0, "the fixture has no grant");
         for _ in 0..2 {
             assert_eq!(grants(&SqliteStore::new(state.path())), usize::try_from(kept).unwrap());
-            assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
+            assert_eq!(schema_version(&state.path().join(STORE_FILE)), 8);
             // Earlier versions know 6 at most, and refuse every later one before they write.
             assert_eq!(schema_version(&former), 1_000_000);
         }
@@ -134,7 +134,7 @@ fn a_new_store_leaves_earlier_versions_nothing_to_start_over_with() {
     // A damaged store that was moved away is replaced by an empty one.
     std::fs::remove_file(state.path().join(STORE_FILE)).unwrap();
     SqliteStore::new(state.path()).sealing_key().unwrap();
-    assert_eq!(schema_version(&state.path().join(STORE_FILE)), 7);
+    assert_eq!(schema_version(&state.path().join(STORE_FILE)), 8);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn earlier_versions_refuse_a_state_without_a_store_and_change_nothing() {
     assert_eq!(SqliteStore::new(&site.state).grants(at(0)).unwrap().len(), 0);
     assert!(!site.state.join(STORE_FILE).exists());
     SqliteStore::new(&site.state).sealing_key().unwrap();
-    assert_eq!(schema_version(&site.state.join(STORE_FILE)), 7);
+    assert_eq!(schema_version(&site.state.join(STORE_FILE)), 8);
     assert!(std::fs::read(&tombstone).unwrap() == bytes);
 }
 
