@@ -14,26 +14,47 @@ use crate::{print_status, root, run_cargo};
 const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 const CARGO_DEB: &str = "3.8.0";
 
+/// The profile of `Cargo.toml` for what people install.
+const PROFILE: &str = "dist";
+
+/// Largest program that is packed, in bytes.
+const MAX_PROGRAM_BYTES: u64 = 16_000_000;
+
 /// False if something that could be made was not.
 pub(crate) fn package() -> bool {
     let dir = root().join("target/package");
     let _ = fs::remove_dir_all(&dir);
-    let built = run_cargo(&["build", "--release", "--locked", "--package", "ringfence"], &[]);
-    if !built || !write_manual_and_completions(&root().join("target/release/ringfence"), &dir) {
+    let built = run_cargo(&["build", "--profile", PROFILE, "--locked", "--package", "ringfence"], &[]);
+    let program = root().join("target").join(PROFILE).join("ringfence");
+    if !built || !write_manual_and_completions(&program, &dir) {
         return false;
     }
     let here = std::env::consts::ARCH;
-    let mut done = archive(&dir, &root().join("target/release/ringfence"), &format!("{here}-linux-gnu"));
+    let mut done = fits(&program) && archive(&dir, &program, &format!("{here}-linux-gnu"));
     match missing_for_static() {
         Some(missing) => print_status(&format!("no static build: {missing}")),
         None => {
-            let target = ["build", "--release", "--locked", "--package", "ringfence", "--target", STATIC_TARGET];
+            let target =
+                ["build", "--profile", PROFILE, "--locked", "--package", "ringfence", "--target", STATIC_TARGET];
             let built = run_cargo(&target, &[("CC_x86_64_unknown_linux_musl", "musl-gcc")]);
-            let program = root().join("target").join(STATIC_TARGET).join("release/ringfence");
+            let program = root().join("target").join(STATIC_TARGET).join(PROFILE).join("ringfence");
             done = done && built && archive(&dir, &program, &format!("{here}-linux-static"));
         }
     }
     done && debian(&dir) && checksums(&dir)
+}
+
+/// Prints the size of the program. False if it is too large.
+fn fits(program: &Path) -> bool {
+    let size = match fs::metadata(program) {
+        Ok(metadata) => metadata.len(),
+        Err(error) => {
+            print_status(&format!("no program to pack: {error}"));
+            return false;
+        }
+    };
+    print_status(&format!("the program has {size} bytes, of at most {MAX_PROGRAM_BYTES}"));
+    size <= MAX_PROGRAM_BYTES
 }
 
 /// The manual and the completions, where the packages take them from.
@@ -111,7 +132,10 @@ fn debian(dir: &Path) -> bool {
         }
     }
     let mut command = Command::new(program);
-    command.args(["--no-build", "--package", "ringfence", "--output"]).arg(dir).current_dir(root());
+    command
+        .args(["--no-build", "--profile", PROFILE, "--package", "ringfence", "--output"])
+        .arg(dir)
+        .current_dir(root());
     succeeds(&mut command)
 }
 
