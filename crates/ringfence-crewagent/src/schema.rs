@@ -295,8 +295,8 @@ mod tests {
     fn each_rule_says_what_is_wrong() {
         let check = |schema, pointer: &str, value: Value, expected: &[&str]| {
             let mut document = match schema {
-                WorkflowSchema::FrontMatter => front_matter(),
-                WorkflowSchema::Graph => graph(),
+                FrontMatter => front_matter(),
+                Graph => graph(),
             };
             let (above, name) = pointer.rsplit_once('/').unwrap();
             let target = document.pointer_mut(above).unwrap();
