@@ -85,6 +85,7 @@ fn regular_files_are_opened_in_one_file() {
         ("sys/src/own_files.rs", "our own state directory"),
         ("audit/src/lib.rs", "the audit log, in our own state directory"),
         ("fs/src/fence.rs", "the roots of mounts, and our own state directory"),
+        ("fs/src/journal/checkpoint.rs", "the checkpoint of the journal, in our own state directory"),
         ("fs/src/journal/images.rs", "what is kept to undo changes, in a directory of our own"),
         ("fs/src/journal/log.rs", "the journal of changes, in our own state directory"),
         ("fs/src/lock.rs", "lock files, in our own state directory"),
@@ -95,7 +96,7 @@ fn regular_files_are_opened_in_one_file() {
         ("fs/src/root/mod.rs", "contents, and directories that are held"),
         ("fs/src/root/resolver.rs", "the resolvers themselves"),
         ("fs/src/root/walk.rs", "directories that are held"),
-        ("fs/src/txn/replace.rs", "a temporary file that is to be written, and what can be named but not read"),
+        ("fs/src/txn/stage.rs", "a file that is to be written, without a name or with a temporary one"),
         ("fs/src/txn/step.rs", "a directory that gets other permissions"),
     ];
     for opener in openers {

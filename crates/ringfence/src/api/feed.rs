@@ -16,8 +16,8 @@ use ringfence_kernel::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::app::session::owners::SessionOwners;
 use crate::process::lock::lock;
-use crate::session::owners::SessionOwners;
 use crate::store::tokens::TokenIdentity;
 
 /// Events that are kept.

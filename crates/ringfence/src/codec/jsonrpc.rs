@@ -265,7 +265,7 @@ impl LineFramer {
         self.input_buffer(bytes.len()).extend_from_slice(bytes);
     }
 
-    /// The buffer to append input to, with room for so many bytes.
+    /// The buffer to append input to, with room for this number of bytes.
     pub(crate) fn input_buffer(&mut self, room: usize) -> &mut Vec<u8> {
         self.buffer.drain(..self.start);
         self.searched -= self.start;

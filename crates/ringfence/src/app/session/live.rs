@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex};
 use ringfence_kernel::{Host, Session, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::app::session::change_queue::{ChangePermit, ChangeQueue};
+use crate::app::session::owners::{SessionOwners, SessionOwnership};
+use crate::app::session::taint::TokenTaint;
 use crate::process::lock::lock;
-use crate::session::change_queue::{ChangePermit, ChangeQueue};
-use crate::session::owners::{SessionOwners, SessionOwnership};
-use crate::session::taint::TokenTaint;
 
 /// A session that a frontend has open.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ mod tests {
     use ringfence_testkit::host::{session_without_tools, test_host_config};
 
     use super::{LiveSession, TokenSessions};
-    use crate::session::owners::SessionOwners;
+    use crate::app::session::owners::SessionOwners;
 
     #[test]
     fn an_id_is_of_one_piece_of_work_at_a_time_and_cancels_it() {
