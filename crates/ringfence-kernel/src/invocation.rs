@@ -18,7 +18,7 @@ use crate::call_state::{AuthorizedPlan, CallState, Plan};
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
 use crate::grant::access_subject;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval, SuspendedCall, UndecidedChanges};
-use crate::reply::ReplyNotes;
+use crate::reply::{RenderedReply, ReplyNotes};
 use crate::tool_binding::{ErasedPlan, ErasedTool, PlanRunOutcome};
 use crate::{
     AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, Decision, ErrorKind, Grant, Host,
@@ -269,7 +269,7 @@ impl Invocation {
             Ok(PlanRunOutcome::FollowUp(groups, plan)) => {
                 Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }))
             }
-            Ok(PlanRunOutcome::Finished(text)) => self.finish(&accesses, Ok(text), cx),
+            Ok(PlanRunOutcome::Finished(reply)) => self.finish(&accesses, Ok(reply), cx),
             Err(error) => self.finish(&accesses, Err(error), cx),
         }
     }
@@ -292,7 +292,7 @@ impl Invocation {
     pub(crate) fn finish(
         &self,
         accesses: &[ResourceAccess],
-        result: Result<String, ToolError>,
+        result: Result<RenderedReply, ToolError>,
         cx: &CallContext<'_>,
     ) -> Result<CallState, HostError> {
         // From here on the reply is this thread's to give, or was given.
@@ -354,14 +354,15 @@ impl Invocation {
     pub(crate) fn record_end(
         &self,
         accesses: &[ResourceAccess],
-        result: Result<String, ToolError>,
+        result: Result<RenderedReply, ToolError>,
     ) -> Result<ToolReply, HostError> {
-        let (reply, error) = match result {
-            Ok(text) => (ToolReply { call_id: self.call.id.clone(), text, error: None, suspended: None }, None),
-            Err(error) => (self.error_reply(&error), Some(error)),
+        let call_id = self.call.id.clone();
+        let reply = match result {
+            Ok(RenderedReply { value, text }) => ToolReply { call_id, outcome: Ok(value), text, suspended: None },
+            Err(error) => ToolReply::from_error(&call_id, error, self.session.dialect),
         };
         let duration = self.started.elapsed();
-        self.record(accesses, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
+        self.record(accesses, AuditEvent::End { outcome: reply.outcome.as_ref(), reply: &reply.text, duration })
             .map_err(HostError::EndUnrecorded)?;
         Ok(reply)
     }
@@ -375,8 +376,7 @@ impl Invocation {
     }
 
     pub(crate) fn error_reply(&self, error: &ToolError) -> ToolReply {
-        let text = self.session.dialect.render_error(error);
-        ToolReply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
+        ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect)
     }
 
     pub(crate) fn record(&self, accesses: &[ResourceAccess], event: AuditEvent<'_>) -> Result<(), AuditSinkError> {

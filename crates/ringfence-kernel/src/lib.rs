@@ -37,7 +37,7 @@
 //! });
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
 //! let reply = host.call(&session, call, &CancellationToken::new()).await?;
-//! assert_eq!(reply.error, Some(ErrorKind::UnknownTool));
+//! assert_eq!(reply.error_kind(), Some(ErrorKind::UnknownTool));
 //! # Ok(())
 //! # }
 //! ```
@@ -130,7 +130,7 @@ pub use preset::Preset;
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
 pub use principal::{AuthScope, Principal};
 pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
-pub use reply::ReplyNotes;
+pub use reply::{ReplyNotes, ReplyValue};
 pub use resource::{
     CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, PolicyAction, PolicyResource, ResourceAccess, SEARCH_MOUNT,
     WORKSPACE_MOUNTS,

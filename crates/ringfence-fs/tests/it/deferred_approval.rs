@@ -79,7 +79,7 @@ fn a_resumed_call_with_unchanged_links_runs() {
         let person = ScriptedApprover::deferring();
         let world = fixture_with_links(&person);
         let reply = defer_and_resume(&person, &world, &call, HERE);
-        assert_eq!(reply.error, None, "{call:?}: {}", reply.text);
+        assert_eq!(reply.error_kind(), None, "{call:?}: {}", reply.text);
     }
 }
 
@@ -89,7 +89,7 @@ fn a_resumed_call_with_changed_links_is_refused() {
         let person = ScriptedApprover::deferring();
         let world = fixture_with_links(&person);
         let reply = defer_and_resume(&person, &world, &call, THERE);
-        assert_eq!(reply.error, Some(ErrorKind::Conflict), "{call:?}: {}", reply.text);
+        assert_eq!(reply.error_kind(), Some(ErrorKind::Conflict), "{call:?}: {}", reply.text);
         assert!(!reply.text.contains("KEY="), "{}", reply.text);
         let now = snapshot(&world.root).into_keys().map(|path| path.to_str().unwrap().to_owned());
         let now: Vec<String> = now.filter(|path| !path.starts_with(".ringfence")).collect();

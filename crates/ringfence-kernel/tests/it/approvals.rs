@@ -299,7 +299,7 @@ async fn an_answer_counts_only_if_it_is_as_sure_as_the_rule_wants() {
     for (path, assurance, counts) in cases {
         let test_host = HostSetup::with_answers([decision_with(assurance, Option::None, approve())]).build();
         let reply = test_host.call(&json!({"path": path})).await;
-        assert_eq!(reply.error.is_none(), counts, "{path} {assurance:?}: {}", reply.text);
+        assert_eq!(reply.error_kind().is_none(), counts, "{path} {assurance:?}: {}", reply.text);
         assert_eq!(test_host.runs(), usize::from(counts));
         if !counts {
             assert_error(&reply, ErrorKind::ApprovalDenied);
@@ -350,7 +350,7 @@ async fn the_record_names_the_rule_and_who_said_yes() {
     ];
     let test_host = HostSetup::with_answers(answers).build();
     for path in ["ask", "ask", "ask", "free"] {
-        assert_eq!(test_host.call(&json!({"path": path})).await.error, None);
+        assert_eq!(test_host.call(&json!({"path": path})).await.error_kind(), None);
     }
     let expected =
         ["user by name the approver", "user by name no person", "user by name the approver", "user by name no person"];
@@ -391,7 +391,7 @@ async fn an_approval_does_not_cover_an_irrecoverable_loss() {
         });
         let test_host = HostSetup { script, ..HostSetup::with_answers([approve()]) }.build();
         let reply = test_host.call(&arguments).await;
-        assert_eq!((reply.error, test_host.runs()), (None, 1), "{arguments}: {}", reply.text);
+        assert_eq!((reply.error_kind(), test_host.runs()), (None, 1), "{arguments}: {}", reply.text);
     }
 }
 
@@ -415,6 +415,6 @@ async fn a_tool_is_told_who_approved() {
     let test_host =
         HostSetup { script, ..HostSetup::with_answers([decision_with(Assurance::Relayed, None, approve())]) }.build();
     for path in ["ask", "free"] {
-        assert_eq!(test_host.call(&json!({"path": path})).await.error, None);
+        assert_eq!(test_host.call(&json!({"path": path})).await.error_kind(), None);
     }
 }
