@@ -107,9 +107,11 @@ fn an_approval_prompt_names_the_link_target() {
         let world = fixture_with_links(&person);
         defer_and_resume(&person, &world, &call, HERE);
         let request = person.last_request();
-        let (link, real) = if request.summary.contains("cfg") { ("cfg", ".env.vscode") } else { ("way/", ".vscode/") };
-        let said = request.summary.split_once("; `").unwrap_or_else(|| panic!("{}", request.summary)).1;
-        assert!(said.starts_with(link) && said.contains(&format!("` is `{real}")), "{}", request.summary);
-        assert!(request.preview.starts_with(&request.summary), "{}", request.preview);
+        let (link, real) =
+            if request.preview.summary().contains("cfg") { ("cfg", ".env.vscode") } else { ("way/", ".vscode/") };
+        let said =
+            request.preview.summary().split_once("; `").unwrap_or_else(|| panic!("{}", request.preview.summary())).1;
+        assert!(said.starts_with(link) && said.contains(&format!("` is `{real}")), "{}", request.preview.summary());
+        assert!(request.preview.text().starts_with(request.preview.summary()), "{}", request.preview.text());
     }
 }

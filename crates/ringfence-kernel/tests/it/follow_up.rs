@@ -262,7 +262,7 @@ async fn changes_asked_about_are_kept_when_approved_and_discarded_when_denied() 
     ];
     assert_eq!(stage.trace.lines(), lines);
     let asked = stage.approver.asked.lock().unwrap()[0].clone();
-    assert_eq!((asked.preview.as_str(), asked.grant), ("keep `ask`", None));
+    assert_eq!((asked.preview.text().as_str(), asked.grant), ("keep `ask`", None));
 }
 
 #[tokio::test]
@@ -305,7 +305,7 @@ async fn every_group_is_decided_by_itself_with_one_question_and_one_change() {
         stage.run(json!({"path": path})).await;
         assert_eq!(stage.trace.lines()[1..], lines, "{path}");
         let questions: Vec<String> =
-            stage.approver.asked.lock().unwrap().iter().map(|request| request.preview.clone()).collect();
+            stage.approver.asked.lock().unwrap().iter().map(|request| request.preview.text()).collect();
         assert_eq!(questions, asked.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{path}");
     }
 }
