@@ -12,7 +12,6 @@ mod bench_sandbox;
 mod bench_search;
 mod bench_versions;
 mod browser;
-mod call_path;
 mod clients;
 mod conformance;
 mod doc_markers;
@@ -26,6 +25,7 @@ mod llmock;
 mod mutants;
 mod package;
 mod report;
+mod road;
 mod schemathesis;
 mod searxng;
 mod serve_process;
@@ -81,7 +81,7 @@ const USAGE: &str =
   llmock       test our model clients against a fault-injecting server; downloads it on the first run
   mutants      mutation testing of the policy decisions
   package      build archives, a Debian package and checksums in target/package
-  road         list the functions on the path of one call from the command line to the disk
+  road         trace the functions that a call crosses, and hold them to their ceilings; takes another checkout too
   schemathesis test the HTTP API with requests generated from its OpenAPI document; downloads it on the first run
   screenshots  make screenshots of the web UI for the README, in docs/images
   vocabulary   measure type names, module cycles and the wording of texts against their limits; `--details` lists
@@ -124,7 +124,7 @@ fn main() -> ExitCode {
         // The name that it had.
         ["mcp-clients"] => clients::run(&["mcp"]),
         ["mutants"] => mutants::run(),
-        ["road"] => call_path::run(),
+        ["road", ref options @ ..] => road::run(options),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),
