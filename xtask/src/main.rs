@@ -14,7 +14,6 @@ mod bench_start;
 mod bench_versions;
 mod bench_write;
 mod browser;
-mod call_path;
 mod clients;
 mod conformance;
 mod doc_markers;
@@ -29,6 +28,7 @@ mod mutants;
 mod package;
 mod process_cost;
 mod report;
+mod road;
 mod schemathesis;
 mod searxng;
 mod serve_process;
@@ -87,7 +87,7 @@ const USAGE: &str =
   llmock       test our model clients against a fault-injecting server; downloads it on the first run
   mutants      mutation testing of the policy decisions
   package      build archives, a Debian package and checksums in target/package
-  road         list the functions on the path of one call from the command line to the disk
+  road         trace the functions that a call crosses, and hold them to their ceilings; takes another checkout too
   schemathesis test the HTTP API with requests generated from its OpenAPI document; downloads it on the first run
   screenshots  make screenshots of the web UI for the README, in docs/images
   vocabulary   measure type names, module cycles and the wording of texts against their limits; `--details` lists
@@ -132,7 +132,7 @@ fn main() -> ExitCode {
         // The name that it had.
         ["mcp-clients"] => clients::run(&["mcp"]),
         ["mutants"] => mutants::run(),
-        ["road"] => call_path::run(),
+        ["road", ref options @ ..] => road::run(options),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, ErrorKind};
+use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, ToolReply};
 
 use crate::message::RequestedCall;
 use crate::model::TokenUsage;
@@ -63,11 +63,10 @@ pub enum AgentEvent<'a> {
     AwaitingApproval {
         request: &'a ApprovalRequest,
     },
-    /// The result of a call, as the model gets it.
+    /// The reply to a call, with the text that the model gets.
     Result {
         call: &'a RequestedCall,
-        text: &'a str,
-        error: Option<ErrorKind>,
+        reply: &'a ToolReply,
         duration: Duration,
     },
     /// Something was left out of what the model is shown, because it takes no more.

@@ -10,7 +10,7 @@ use std::fmt;
 
 use ringfence_kernel::{Dialect, ErrorKind, ToolError};
 
-use crate::message::{RequestedCall, TranscriptMessage};
+use crate::message::{RequestedCall, ToolResultSummary, TranscriptMessage};
 
 /// A result that is not longer than this is not worth leaving out.
 const MIN_CUT_BYTES: usize = 160;
@@ -281,6 +281,7 @@ fn interrupted(call: &RequestedCall, dialect: Dialect) -> TranscriptMessage {
         name: call.name.clone(),
         text: dialect.render_error(&error),
         is_error: true,
+        summary: ToolResultSummary { created: false, text: Some(error.message) },
     }
 }
 
@@ -300,7 +301,13 @@ mod tests {
                 calls: vec![call],
                 reasoning: ReasoningState::default(),
             },
-            TranscriptMessage::Tool { call_id: id.to_owned(), name: "read_file".to_owned(), text, is_error: false },
+            TranscriptMessage::Tool {
+                call_id: id.to_owned(),
+                name: "read_file".to_owned(),
+                text,
+                is_error: false,
+                summary: crate::ToolResultSummary::default(),
+            },
         ]
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_kernel::{
-    AuditEvent, AuditSink, AuditSinkError, CallRecord, ErrorKind, PolicyAction, ResourceAccess, ToolError,
+    AuditEvent, AuditSink, AuditSinkError, CallRecord, ErrorKind, PolicyAction, ReplyValue, ResourceAccess, ToolError,
     sanitize_line,
 };
 use serde::{Deserialize, Serialize};
@@ -263,7 +263,7 @@ impl AuditSink for LedgerSink {
         let mut heard = self.state();
         match record.event {
             AuditEvent::Begin { change, .. } => heard.record_begin(record, change),
-            AuditEvent::End { error, reply, .. } => heard.record_end(record, error, reply),
+            AuditEvent::End { outcome, .. } => heard.record_end(record, outcome),
             AuditEvent::Refused { error, .. } => heard.record_refusal(record, error),
             AuditEvent::Connection { refused: None } => heard.record_connection(record),
             AuditEvent::ChangesDiscarded { .. } => heard.record_not_kept(record),
@@ -330,7 +330,8 @@ impl LedgerState {
         }
     }
 
-    fn record_end(&mut self, record: &CallRecord<'_>, error: Option<&ToolError>, reply: &str) {
+    fn record_end(&mut self, record: &CallRecord<'_>, outcome: Result<&ReplyValue, &ToolError>) {
+        let error = outcome.err();
         let open =
             self.in_flight.iter().position(|open| open.call == record.call_id).map(|at| self.in_flight.remove(at));
         self.totals.calls += 1;
@@ -348,7 +349,7 @@ impl LedgerState {
         let made = match &open.language {
             None => reported.unwrap_or(if error.is_none() { EffectExtent::All } else { EffectExtent::None }),
             Some(language) => {
-                let command = command_from_reply(language, &open, error, reply, record);
+                let command = command_from_outcome(language, &open, outcome, record);
                 let made = match (command.kept, command.partly_kept) {
                     _ if reported == Some(EffectExtent::Unknown) => EffectExtent::Unknown,
                     (true, _) => EffectExtent::All,
@@ -440,16 +441,15 @@ impl LedgerState {
 }
 
 /// The result of a program, by its reply.
-fn command_from_reply(
+fn command_from_outcome(
     language: &str,
     open: &OpenLedgerCall,
-    error: Option<&ToolError>,
-    reply: &str,
+    outcome: Result<&ReplyValue, &ToolError>,
     record: &CallRecord<'_>,
 ) -> LedgerCommand {
-    let value = match error {
-        Some(error) => Value::Object(error.details.clone()),
-        None => serde_json::from_str::<Value>(reply).map(|mut reply| reply["value"].take()).unwrap_or_default(),
+    let (value, error) = match outcome {
+        Ok(value) => (value.to_value(), None),
+        Err(error) => (Value::Object(error.details.clone()), Some(error)),
     };
     let made = EffectExtent::from_committed(&value["committed"]);
     let changed_nothing =

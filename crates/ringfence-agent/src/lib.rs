@@ -26,7 +26,7 @@ pub use event::{AgentEvent, AgentObserver, AnnouncingApprover, SilentObserver};
 pub use history::{MessageHistory, NoTranscript, TranscriptError, TranscriptStore, complete_calls};
 pub use ledger::{Ledger, LedgerChange, LedgerCommand, LedgerFailedCall, LedgerSink, NetFileChange};
 pub use limits::AgentLimits;
-pub use message::{ReasoningState, RequestedCall, TranscriptMessage};
+pub use message::{ReasoningState, RequestedCall, ToolResultSummary, TranscriptMessage};
 pub use model::{
     FinishReason, LanguageModel, ModelError, ModelErrorKind, ModelFuture, ModelRequest, ModelResponse, ResponsePart,
     ResponsePartSink, TokenUsage, ToolSpec,

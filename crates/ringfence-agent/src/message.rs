@@ -5,8 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use ringfence_kernel::ToolReply;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+/// Bytes of a summary in a transcript.
+const MAX_SUMMARY_BYTES: usize = 16 << 10;
 
 /// One message of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +35,46 @@ pub enum TranscriptMessage {
         text: String,
         #[serde(default)]
         is_error: bool,
+        #[serde(default, skip_serializing_if = "ToolResultSummary::is_empty")]
+        summary: ToolResultSummary,
     },
+}
+
+/// Facts of a tool's reply for people, beside the text for the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToolResultSummary {
+    /// The call created a file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub created: bool,
+    /// The part that people read, where the text has more than that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+impl ToolResultSummary {
+    /// The summary of a reply: the sentence of an error, or the output of a program.
+    pub fn from_reply(reply: &ToolReply) -> Self {
+        let value = match &reply.outcome {
+            Ok(value) => value.to_value(),
+            Err(error) => return Self { created: false, text: Some(error.message.clone()) },
+        };
+        let field = |name: &str| value[name].as_str().map(str::to_owned);
+        let printed = || Some(field("stdout")? + &field("stderr")?);
+        Self { created: value["created"] == true, text: printed() }
+    }
+
+    /// The same, no longer than a transcript stores it.
+    pub(crate) fn truncated(mut self) -> Self {
+        if let Some(text) = &mut self.text {
+            text.truncate(text.floor_char_boundary(MAX_SUMMARY_BYTES));
+        }
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl TranscriptMessage {

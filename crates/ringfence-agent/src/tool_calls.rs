@@ -12,7 +12,7 @@ use ringfence_kernel::{ErrorKind, ProgressListener, ProgressUpdate, ToolCall, To
 use tokio::time::Instant;
 
 use crate::event::{AgentEvent, AgentObserver};
-use crate::message::{RequestedCall, TranscriptMessage};
+use crate::message::{RequestedCall, ToolResultSummary, TranscriptMessage};
 use crate::outcome::AgentStopReason;
 use crate::run::AgentRun;
 
@@ -24,8 +24,7 @@ const MAX_ID_BYTES: usize = 64;
 
 /// The result of one call.
 struct AgentToolCallResult {
-    text: String,
-    error: Option<ErrorKind>,
+    reply: ToolReply,
     duration: Duration,
 }
 
@@ -37,14 +36,15 @@ impl AgentRun<'_> {
         let (mut made, mut bad) = (0, 0);
         for (number, call) in calls.iter().enumerate() {
             let result = if let Some(end) = &over {
-                self.failed_call(&skipped_call_error(end))
+                self.failed_call(skipped_call_error(end))
             } else if number >= MOST_CALLS {
-                self.failed_call(&too_many_calls_error())
+                self.failed_call(too_many_calls_error())
             } else {
                 match self.make(call, number).await {
                     Ok(result) => {
                         made += 1;
-                        bad += u32::from(matches!(result.error, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
+                        let kind = result.reply.error_kind();
+                        bad += u32::from(matches!(kind, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
                         over = self.check_denials(&result, denied_before);
                         result
                     }
@@ -54,12 +54,14 @@ impl AgentRun<'_> {
                     }
                 }
             };
-            self.emit(&AgentEvent::Result { call, text: &result.text, error: result.error, duration: result.duration });
+            let AgentToolCallResult { reply, duration } = result;
+            self.emit(&AgentEvent::Result { call, reply: &reply, duration });
             let message = TranscriptMessage::Tool {
                 call_id: call.id.clone(),
                 name: call.name.clone(),
-                text: result.text,
-                is_error: result.error.is_some(),
+                is_error: reply.outcome.is_err(),
+                summary: ToolResultSummary::from_reply(&reply).truncated(),
+                text: reply.text,
             };
             if let Err(lost) = self.history.push(message) {
                 over = Some(AgentStopReason::Transcript(lost));
@@ -80,7 +82,7 @@ impl AgentRun<'_> {
         number: usize,
     ) -> Result<AgentToolCallResult, (AgentToolCallResult, AgentStopReason)> {
         if let Some(end) = self.stop_requested() {
-            return Err((self.failed_call(&skipped_call_error(&end)), end));
+            return Err((self.failed_call(skipped_call_error(&end)), end));
         }
         self.emit(&AgentEvent::Call { call });
         let started = Instant::now();
@@ -101,8 +103,8 @@ impl AgentRun<'_> {
         };
         let duration = started.elapsed();
         match reply {
-            Ok(ToolReply { text, error, .. }) => {
-                let result = AgentToolCallResult { text, error, duration };
+            Ok(reply) => {
+                let result = AgentToolCallResult { reply, duration };
                 match self.stop_requested() {
                     // A call that ended by itself ended well, whatever came right after.
                     Some(end) => Err((result, end)),
@@ -110,7 +112,7 @@ impl AgentRun<'_> {
                 }
             }
             Err(fatal) => Err((
-                AgentToolCallResult { duration, ..self.failed_call(&interrupted_error()) },
+                AgentToolCallResult { duration, ..self.failed_call(interrupted_error()) },
                 AgentStopReason::Host(fatal),
             )),
         }
@@ -118,7 +120,8 @@ impl AgentRun<'_> {
 
     /// Whether the run should stop after this call, because too many were denied.
     fn check_denials(&mut self, result: &AgentToolCallResult, denied_before: u32) -> Option<AgentStopReason> {
-        let is_denied = matches!(result.error, Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied));
+        let is_denied =
+            matches!(result.reply.error_kind(), Some(ErrorKind::ApprovalDenied | ErrorKind::PermissionDenied));
         self.denials += u32::from(is_denied);
         let is_over = is_denied && denied_before > 0 && self.denials >= self.agent.limits.denials;
         is_over.then_some(AgentStopReason::Denied)
@@ -140,9 +143,9 @@ impl AgentRun<'_> {
         }
     }
 
-    fn failed_call(&self, error: &ToolError) -> AgentToolCallResult {
-        let text = self.agent.session.dialect.render_error(error);
-        AgentToolCallResult { text, error: Some(error.kind), duration: Duration::ZERO }
+    fn failed_call(&self, error: ToolError) -> AgentToolCallResult {
+        let reply = ToolReply::from_error("", error, self.agent.session.dialect);
+        AgentToolCallResult { reply, duration: Duration::ZERO }
     }
 
     /// ID of the call in records: the model's own, where it is valid there.

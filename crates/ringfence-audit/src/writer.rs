@@ -546,7 +546,7 @@ impl<'a> AuditLine<'a> {
                 line.refused = Some(*refused);
                 return line;
             }
-            AuditEvent::End { error, reply, duration } => ("end", *error, reply, duration),
+            AuditEvent::End { outcome, reply, duration } => ("end", outcome.err(), reply, duration),
             AuditEvent::Refused { error, reply, duration } => {
                 line.arguments = Some(sum(record.arguments));
                 ("refused", Some(*error), reply, duration)

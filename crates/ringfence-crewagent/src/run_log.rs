@@ -64,7 +64,7 @@ impl AuditSink for WorkflowRunLog {
             | AuditEvent::UnlistedConnections { .. } => {
                 return Ok(());
             }
-            AuditEvent::End { error, reply, duration } => (error, reply, duration),
+            AuditEvent::End { outcome, reply, duration } => (outcome.err(), reply, duration),
             AuditEvent::Refused { error, reply, duration } | AuditEvent::Overdue { error, reply, duration } => {
                 (Some(error), reply, duration)
             }
@@ -140,7 +140,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use ringfence_kernel::{
-        AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, Principal, Session, SessionTaint, ToolCatalog,
+        AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, Principal, ReplyValue, Session, SessionTaint,
+        ToolCatalog,
     };
 
     use super::WorkflowRunLog;
@@ -166,7 +167,7 @@ mod tests {
             arguments: "{}",
             subject: None,
             accesses: &[],
-            event: AuditEvent::End { error: None, reply: "", duration: Duration::ZERO },
+            event: AuditEvent::End { outcome: Ok(&ReplyValue::default()), reply: "", duration: Duration::ZERO },
         };
         let log = WorkflowRunLog::open(state.path()).unwrap();
         log.record(&record).unwrap();

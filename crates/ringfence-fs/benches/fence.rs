@@ -117,7 +117,7 @@ impl FenceBench {
         let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_owned() };
         let cancel = CancellationToken::new();
         let reply = self.runtime.block_on(host.call(session, call, &cancel)).expect("a reply");
-        assert!(reply.error.is_none(), "{}", reply.text);
+        assert!(reply.error_kind().is_none(), "{}", reply.text);
         reply.text
     }
 

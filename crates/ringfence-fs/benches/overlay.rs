@@ -237,6 +237,6 @@ impl OverlayBench {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let cancel = CancellationToken::new();
         let reply = runtime.block_on(self.host.call(&self.session, call, &cancel)).expect("a reply");
-        assert!(reply.error.is_none(), "{}", reply.text.chars().take(300).collect::<String>());
+        assert!(reply.error_kind().is_none(), "{}", reply.text.chars().take(300).collect::<String>());
     }
 }

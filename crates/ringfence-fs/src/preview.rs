@@ -10,10 +10,13 @@ use std::fmt::{Debug, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ringfence_kernel::{CallContext, ErrorKind, PreviewBody, Ticket, ToolError};
+use ringfence_kernel::{
+    CallContext, DiffHunk, DiffLine, DiffLineChange, DiffPart, DiffRange, ErrorKind, FileDiff, LineDiff, PreviewBody,
+    Ticket, ToolError,
+};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use similar::{ChangeTag, TextDiff};
+use similar::{Change, ChangeTag, TextDiff};
 
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{hash_up_to, read_up_to};
@@ -185,14 +188,13 @@ pub(crate) fn check_previewed_at(
 #[derive(Debug)]
 pub(crate) struct DiffPreview {
     until: Instant,
-    text: String,
+    diff: LineDiff,
     lines: usize,
-    hunks: usize,
 }
 
 impl DiffPreview {
     pub(crate) fn new() -> Self {
-        Self { until: Instant::now() + DIFF_TIMEOUT, text: String::new(), lines: 0, hunks: 0 }
+        Self { until: Instant::now() + DIFF_TIMEOUT, diff: LineDiff::default(), lines: 0 }
     }
 
     /// Adds a file's old and new contents; `None` for one that is created or deleted.
@@ -206,26 +208,25 @@ impl DiffPreview {
                 |side: Option<&FileContents<'_>>| side.map_or_else(|| "nothing".to_owned(), FileContents::describe);
             return self.add_note(&format!("`{shown}` is not shown as text: {} become {}", said(old), said(new)));
         };
-        let names = (old.map_or_else(none, |_| format!("a/{shown}")), new.map_or_else(none, |_| format!("b/{shown}")));
-        self.compare(&names, &before, &after, 0);
+        let name = |side: Option<&FileContents<'_>>| side.map(|_| shown.to_owned());
+        self.compare([name(old), name(new)], [&before, &after], 0);
     }
 
     /// Adds text appended to a file, below the file's last lines.
     pub(crate) fn add_at_end(&mut self, shown: &str, old: &FileContents<'_>, added: &str) {
-        let names = (format!("a/{shown}"), format!("b/{shown}"));
+        let names = [Some(shown.to_owned()), Some(shown.to_owned())];
         let Some(text) = old.text() else {
             self.add_note(&format!("`{shown}` is not shown as text: {}", old.describe()));
-            return self.compare(&names, "", added, 0);
+            return self.compare(names, ["", added], 0);
         };
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let above = lines.len().saturating_sub(CONTEXT_LINES);
         let last = lines[above..].concat();
-        self.compare(&names, &last, &format!("{last}{added}"), above);
+        self.compare(names, [&last, &format!("{last}{added}")], above);
     }
 
     pub(crate) fn add_note(&mut self, words: &str) {
-        self.text.push_str(words);
-        self.text.push('\n');
+        self.diff.parts.push(DiffPart::Note { text: words.to_owned() });
     }
 
     /// Whether more would not be shown.
@@ -234,20 +235,19 @@ impl DiffPreview {
     }
 
     pub(crate) fn into_text(self) -> String {
-        self.text
+        if self.diff.parts.is_empty() { String::new() } else { format!("{}\n", self.diff) }
     }
 
     pub(crate) fn into_body(self) -> PreviewBody {
-        let text = self.text.strip_suffix('\n').unwrap_or(&self.text).to_owned();
-        match self.hunks {
-            _ if text.is_empty() => PreviewBody::None,
-            0 => PreviewBody::Text(text),
-            _ => PreviewBody::Diff(text),
+        match self.diff.has_hunks() {
+            _ if self.diff.parts.is_empty() => PreviewBody::None,
+            false => PreviewBody::Text(self.diff.to_string()),
+            true => PreviewBody::Diff(self.diff),
         }
     }
 
-    /// Compares two texts that `above` lines stand before.
-    fn compare(&mut self, names: &(String, String), old: &str, new: &str, above: usize) {
+    /// Compares the old and the new text of a file that `above` lines stand before.
+    fn compare(&mut self, [old_path, new_path]: [Option<String>; 2], [old, new]: [&str; 2], above: usize) {
         if old == new {
             return self.add_note("the contents do not change");
         }
@@ -257,40 +257,44 @@ impl DiffPreview {
         let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
         let (old_lines, new_lines) = (lines(old), lines(new));
         let diff = TextDiff::configure().deadline(self.until).diff_slices(&old_lines, &new_lines);
-        self.add_note(&format!("--- {}\n+++ {}", names.0, names.1));
+        let mut file = FileDiff { old_path, new_path, hunks: Vec::new() };
+        let mut is_cut = false;
         for group in diff.grouped_ops(CONTEXT_LINES) {
             let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
             let (was, is) =
                 (first.old_range().start..last.old_range().end, first.new_range().start..last.new_range().end);
-            self.add_note(&format!("@@ -{} +{} @@", hunk_range(&was, above), hunk_range(&is, above)));
-            self.hunks += 1;
-            for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
-                self.lines += 1;
-                if self.lines > MOST_LINES {
-                    return self.add_note(&format!("… the diff is cut here: {}", describe_extent(old, new, above)));
-                }
-                self.text.push(match change.tag() {
-                    ChangeTag::Equal => ' ',
-                    ChangeTag::Delete => '-',
-                    ChangeTag::Insert => '+',
-                });
-                match change.value().strip_suffix('\n') {
-                    Some(line) => self.add_note(line),
-                    None => self.add_note(&format!("{}\n\\ No newline at end of file", change.value())),
-                }
+            let changes = group.iter().flat_map(|op| diff.iter_changes(op));
+            let left = MOST_LINES.saturating_sub(self.lines);
+            let mut lines: Vec<DiffLine> = changes.take(left + 1).map(|change| diff_line(&change)).collect();
+            self.lines += lines.len();
+            is_cut = lines.len() > left;
+            lines.truncate(left);
+            file.hunks.push(DiffHunk { old: diff_range(&was, above), new: diff_range(&is, above), lines });
+            if is_cut {
+                break;
             }
+        }
+        self.diff.parts.push(DiffPart::File(file));
+        if is_cut {
+            self.add_note(&format!("… the diff is cut here: {}", describe_extent(old, new, above)));
         }
     }
 }
 
-fn none() -> String {
-    "/dev/null".to_owned()
+fn diff_line(change: &Change<&str>) -> DiffLine {
+    let kind = match change.tag() {
+        ChangeTag::Equal => DiffLineChange::Unchanged,
+        ChangeTag::Delete => DiffLineChange::Removed,
+        ChangeTag::Insert => DiffLineChange::Added,
+    };
+    let text = change.value().strip_suffix('\n');
+    DiffLine { change: kind, text: text.unwrap_or(change.value()).to_owned(), unterminated: text.is_none() }
 }
 
 /// Lines as the header of a hunk counts them.
-fn hunk_range(lines: &std::ops::Range<usize>, above: usize) -> String {
+fn diff_range(lines: &std::ops::Range<usize>, above: usize) -> DiffRange {
     let first = if lines.is_empty() { lines.start } else { lines.start + 1 };
-    format!("{},{}", above + first, lines.len())
+    DiffRange { first: (above + first) as u64, count: lines.len() as u64 }
 }
 
 /// Sizes of two texts, and the range of lines in which they differ.
@@ -333,7 +337,7 @@ mod tests {
 
     fn text(diffs: DiffPreview) -> String {
         match diffs.into_body() {
-            PreviewBody::Diff(text) => format!("diff\n{text}"),
+            PreviewBody::Diff(diff) => format!("diff\n{diff}"),
             PreviewBody::Text(text) => format!("text\n{text}"),
             other => format!("{other:?}"),
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{ErrorKind, ToolError};
+use crate::preview::Preview;
 use crate::principal::{AuthScope, Principal};
 use crate::verdict::{Assurance, PolicyLayer, Verdict};
 
@@ -37,14 +38,9 @@ pub struct ApprovalRequest {
     pub layer: PolicyLayer,
     /// Required assurance of the answer.
     pub assurance: Assurance,
-    /// Preview of the effects, as text.
-    pub preview: String,
-    /// The same in one line.
-    pub summary: String,
-    /// The preview shows what is or shall be in a secret.
-    pub secret: bool,
-    /// Fingerprint of the preview; a different one makes a different request.
-    pub fingerprint: String,
+    /// Preview of the effects. Another fingerprint makes another request.
+    #[serde(flatten)]
+    pub preview: Preview,
     /// The very rule that an answer to be remembered adds, where one may be added.
     pub grant: Option<String>,
     /// The call returned to its caller, and goes on only when the caller calls again.
@@ -63,10 +59,10 @@ impl ApprovalRequest {
     /// can have its contents in them too.
     #[must_use]
     pub fn redacted_for_relay(&self) -> Self {
-        if !self.secret {
-            return self.clone();
+        match self.preview.is_secret() {
+            true => Self { preview: self.preview.redacted(), args: Value::Null, ..self.clone() },
+            false => self.clone(),
         }
-        Self { preview: self.summary.clone(), args: Value::Null, secret: false, ..self.clone() }
     }
 }
 

@@ -5,18 +5,13 @@
 //!
 //! Not here: asking itself (`ask_approval.rs`).
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::approval::ApprovalDenial;
 use crate::approval_queue::ApprovalTurn;
-use crate::call_state::CallState;
 use crate::invocation::Invocation;
-use crate::pending_approval::PendingApproval;
-use crate::tool_binding::ErasedTool;
 use crate::{AbandonReason, Assurance, ErrorKind, HostError, ToolError};
 
 /// An answer, as the streak of denials counts it.
@@ -26,39 +21,19 @@ pub(crate) enum ApprovalAnswerKind {
 }
 
 impl Invocation {
-    /// Waits for the session's turn to ask. A call that had to wait is planned again, because what ran before it may have
-    /// changed what it would do; changes that a program left cannot be planned again and are asked about as they are.
-    pub(crate) async fn take_turn(
-        &self,
-        pending: Box<PendingApproval>,
-        tool: &Arc<dyn ErasedTool>,
-        cancel: &CancellationToken,
-    ) -> Result<(Option<ApprovalTurn>, CallState), HostError> {
+    /// The session's turn to ask, if no other call has it.
+    pub(crate) fn try_turn(&self) -> Option<ApprovalTurn> {
+        self.host.approval_queues.queue(&self.session.id).try_lock_owned().ok()
+    }
+
+    /// Waits for the session's turn to ask.
+    pub(crate) async fn wait_for_turn(&self, cancel: &CancellationToken) -> Result<ApprovalTurn, ToolError> {
         let queue = self.host.approval_queues.queue(&self.session.id);
-        if let Ok(turn) = Arc::clone(&queue).try_lock_owned() {
-            return Ok((Some(turn), CallState::WaitingForApproval(pending)));
-        }
-        // A plan holds descriptors: it is dropped before the wait.
-        let (accesses, follow_up) = match pending.is_follow_up() {
-            true => (Vec::new(), Some(pending)),
-            false => (pending.accesses, None),
-        };
-        let turn = tokio::select! {
+        tokio::select! {
             biased;
             () = cancel.cancelled() => Err(AbandonReason::Cancel.error()),
             turn = timeout(self.session.limits.approval_time, queue.lock_owned()) => turn.map_err(|_| queue_timeout_error()),
-        };
-        let (turn, error) = match turn {
-            Ok(turn) => (Some(turn), None),
-            Err(error) => (None, Some(error)),
-        };
-        let next = match (error, follow_up) {
-            (None, Some(pending)) => CallState::WaitingForApproval(pending),
-            (None, None) => CallState::Found(Arc::clone(tool)),
-            (Some(error), Some(pending)) => CallState::Declined(pending, ApprovalDenial::Error(error)),
-            (Some(error), None) => self.refused(&accesses, &error)?,
-        };
-        Ok((turn, next))
+        }
     }
 
     /// Why no request of this session may be opened now, if that is so.

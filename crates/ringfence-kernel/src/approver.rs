@@ -82,6 +82,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::{ApprovalRequest, Approver, ApproverReply, DenyApprover, PolicyLayer};
+    use crate::preview::Preview;
     use crate::verdict::Assurance;
 
     async fn denial_reason(layer: PolicyLayer, rule: &str) -> String {
@@ -98,10 +99,7 @@ mod tests {
             rule: rule.to_owned(),
             layer,
             assurance: Assurance::Relayed,
-            preview: String::new(),
-            summary: String::new(),
-            secret: false,
-            fingerprint: String::new(),
+            preview: Preview::default(),
             grant: None,
             suspended: false,
             opened: SystemTime::UNIX_EPOCH,

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::{Approval, PolicyLayer, ResourceAccess, Session, ToolError};
+use crate::{Approval, PolicyLayer, ReplyValue, ResourceAccess, Session, ToolError};
 
 /// The record of one event of one call.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ pub enum AuditEvent<'a> {
     },
     /// It ran and ended.
     End {
-        /// The error; `None` for a success.
-        error: Option<&'a ToolError>,
-        /// The reply to the caller.
+        /// The structured content of the reply, or the error.
+        outcome: Result<&'a ReplyValue, &'a ToolError>,
+        /// The text of the reply to the caller.
         reply: &'a str,
         /// Time since the call was made.
         duration: Duration,
@@ -74,7 +74,7 @@ pub enum AuditEvent<'a> {
     Refused {
         /// The refusal.
         error: &'a ToolError,
-        /// The reply to the caller.
+        /// The text of the reply to the caller.
         reply: &'a str,
         /// Time since the call was made.
         duration: Duration,
@@ -83,7 +83,7 @@ pub enum AuditEvent<'a> {
     Overdue {
         /// The error in that reply.
         error: &'a ToolError,
-        /// The reply to the caller.
+        /// The text of the reply to the caller.
         reply: &'a str,
         /// Time since the call was made.
         duration: Duration,

@@ -15,11 +15,7 @@ impl Invocation {
     pub(crate) async fn answer_draft(&self, request: &str, draft: ArgumentDraft) -> Result<(), HostError> {
         let call = ToolCall { arguments: draft.args.to_string(), ..self.call.clone() };
         let outcome = match self.preview_call(call).await {
-            Ok(preview) => DraftOutcome::Planned {
-                summary: preview.summary().to_owned(),
-                preview: preview.text(),
-                secret: preview.is_secret(),
-            },
+            Ok(preview) => DraftOutcome::Planned(preview),
             Err(error) => DraftOutcome::Refused(error.message),
         };
         let (request, draft) = (request.to_owned(), ArgumentDraft { outcome: Some(outcome), ..draft });

@@ -116,7 +116,7 @@ impl ErrorKind {
 ///     r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"`a.txt` does not exist"}}"#
 /// );
 /// ```
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
     /// The machine-readable kind.
@@ -132,7 +132,7 @@ pub struct ToolError {
 }
 
 /// Names beside one that does not exist.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameSuggestions {
     /// The name that does not exist.
     pub missing_name: String,

@@ -62,23 +62,25 @@ pub struct AccessExplanation {
     pub verdict: Verdict,
 }
 
-impl Host {
-    /// Explains what would be decided about a call. An error is one that the call itself would get before a decision.
-    pub async fn explain(&self, session: &Arc<Session>, call: ToolCall) -> Result<PolicyExplanation, ToolError> {
-        if !session.principal.has_scope(AuthScope::Call) {
-            let message = format!("`{}` may not call tools", session.principal.name);
-            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
-        }
-        let Some(tool) = session.catalog.find_tool(&call.name).cloned() else {
-            let offered = session.catalog.list().map(|definition| definition.name.as_ref());
-            return Err(session.dialect.unknown_tool_error(&call.name, offered));
-        };
-        let actions = tool.definition().capabilities.actions;
-        let explain = move |dry_run: &DryRun<'_>, accesses, plan: Box<dyn ErasedPlan>, _: &CallContext<'_>| {
-            Ok(dry_run.explain(accesses, actions, plan.follow_up()))
-        };
-        dry_run(self, session, tool, call.arguments, explain).await
+/// See `Host::explain`.
+pub(crate) async fn explain_call(
+    host: &Host,
+    session: &Arc<Session>,
+    call: ToolCall,
+) -> Result<PolicyExplanation, ToolError> {
+    if !session.principal.has_scope(AuthScope::Call) {
+        let message = format!("`{}` may not call tools", session.principal.name);
+        return Err(ToolError::new(ErrorKind::PermissionDenied, message));
     }
+    let Some(tool) = session.catalog.find_tool(&call.name).cloned() else {
+        let offered = session.catalog.list().map(|definition| definition.name.as_ref());
+        return Err(session.dialect.unknown_tool_error(&call.name, offered));
+    };
+    let actions = tool.definition().capabilities.actions;
+    let explain = move |dry_run: &DryRun<'_>, accesses, plan: Box<dyn ErasedPlan>, _: &CallContext<'_>| {
+        Ok(dry_run.explain(accesses, actions, plan.follow_up()))
+    };
+    dry_run(host, session, tool, call.arguments, explain).await
 }
 
 /// Plans a call on a worker, within the time of a call, and works with the plan. Nothing runs.

@@ -8,15 +8,25 @@
 
 use crate::approval::ApprovalDenial;
 use crate::audit::AuditEvent;
-use crate::call_state::CallState;
 use crate::invocation::{Invocation, denial_error, plan_changed_error};
-use crate::pending_approval::{ApprovalPrompt, PendingApproval, PendingChangeGroups, UndecidedChanges};
+use crate::pending_approval::{ApprovalPrompt, PendingChangeGroups, PendingReview, UndecidedChanges};
+use crate::reply::RenderedReply;
 use crate::tool_binding::{ErasedPlan, PlanRunOutcome};
 use crate::verdict::strictest;
 use crate::{
     Approval, AuditSinkError, CallContext, ChangeGroup, ChangeGroupDecision, Decision, ErrorKind, HostError,
-    ResourceAccess, TaintSet, ToolError, Verdict,
+    ResourceAccess, ToolError, Verdict,
 };
+
+/// What follows from a decision about the changes of a run.
+pub(crate) enum FollowUpStep {
+    /// Some of them require approval.
+    Review(Box<PendingReview>),
+    /// Keeping some of them left others.
+    More(UndecidedChanges),
+    /// The call ends, with these accesses.
+    End(Vec<ResourceAccess>, Result<RenderedReply, ToolError>),
+}
 
 impl Invocation {
     /// Decides about what a run left, and keeps what is allowed, unless some of it needs approval.
@@ -24,10 +34,10 @@ impl Invocation {
         &self,
         changes: UndecidedChanges,
         cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
+    ) -> Result<FollowUpStep, HostError> {
         let UndecidedChanges { plan: mut rest, groups, run_accesses } = changes;
         let is_allowed = |_: usize, verdict: &Verdict| verdict.decision == Decision::Allow;
-        let (seen, taint) = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
+        let seen = self.evaluate_groups(&groups, rest.as_ref(), is_allowed)?;
         let decide = |(group, verdict): (&ChangeGroup, &Option<Verdict>)| match (&group.refusal, verdict) {
             (None, Some(verdict)) => match verdict.decision {
                 Decision::Allow => ChangeGroupDecision::Keep,
@@ -48,11 +58,12 @@ impl Invocation {
         match rest.preview(cx) {
             Ok(preview) => {
                 // Changes of a program are never granted persistently.
-                let shown = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant: None };
-                let waiting = PendingApproval { plan: rest, accesses, taint, prompt: shown, follow_up: Some(pending) };
-                Ok(CallState::WaitingForApproval(Box::new(waiting)))
+                let prompt = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant: None };
+                Ok(FollowUpStep::Review(Box::new(PendingReview { plan: rest, changes: pending, prompt })))
             }
-            Err(error) if is_abandoned(&error) => self.finish_without_follow_up(rest, &pending.run_accesses, error, cx),
+            Err(error) if is_abandoned(&error) => {
+                Ok(FollowUpStep::End(pending.run_accesses, rest.abort(error, self.notes)))
+            }
             Err(error) => {
                 let decided = rest.reconcile(replace_asks(decided, &ChangeGroupDecision::Refuse(error)));
                 self.keep_groups(rest, pending, &decided, None, cx)
@@ -61,15 +72,13 @@ impl Invocation {
     }
 
     /// Decides about what a person answered, by the rules that hold now.
-    pub(crate) fn decide_answered_changes(
+    pub(crate) fn decide_reviewed(
         &self,
-        waiting: PendingApproval,
+        review: PendingReview,
         answer: Result<Approval, ApprovalDenial>,
         cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
-        let PendingApproval { plan: mut planned, follow_up: Some(pending), .. } = waiting else {
-            return Ok(CallState::Abandoned);
-        };
+    ) -> Result<FollowUpStep, HostError> {
+        let PendingReview { plan: mut planned, changes: pending, .. } = review;
         let answer = answer.as_ref();
         let refused = answer.err().cloned().unwrap_or_else(|| ApprovalDenial::Error(plan_changed_error()));
         let approval = answer.ok();
@@ -82,7 +91,7 @@ impl Invocation {
             }),
             Decision::Deny => false,
         };
-        let (judged, _) = self.evaluate_groups(&pending.groups, planned.as_ref(), holds)?;
+        let judged = self.evaluate_groups(&pending.groups, planned.as_ref(), holds)?;
         let decide = |(index, group): (usize, &ChangeGroup)| match judged.get(index) {
             Some(Some(verdict)) if group.refusal.is_none() => match verdict.decision {
                 _ if holds(index, verdict) => ChangeGroupDecision::Keep,
@@ -103,7 +112,7 @@ impl Invocation {
         decided: &[ChangeGroupDecision],
         approval: Option<&Approval>,
         cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
+    ) -> Result<FollowUpStep, HostError> {
         let refusal = |(index, decision): (usize, &ChangeGroupDecision)| match decision {
             ChangeGroupDecision::Refuse(error) => Some((index, error.clone())),
             ChangeGroupDecision::Keep | ChangeGroupDecision::Ask => None,
@@ -113,7 +122,7 @@ impl Invocation {
         let kept = indices_where(decided, |decision| *decision == ChangeGroupDecision::Keep);
         if kept.is_empty() {
             let error = refused.into_iter().next().map_or_else(plan_changed_error, |(_, error)| error);
-            return self.finish_without_follow_up(planned, &pending.run_accesses, error, cx);
+            return Ok(FollowUpStep::End(pending.run_accesses, planned.abort(error, self.notes)));
         }
         let accesses = pending.accesses_of(&kept);
         let verdicts = kept.iter().filter_map(|index| pending.verdicts.get(*index).cloned().flatten());
@@ -122,9 +131,9 @@ impl Invocation {
         let ticket = self.issue_ticket(&accesses, &verdict, approval, cx)?;
         let result = match planned.run(&ticket, self.notes) {
             Ok(PlanRunOutcome::FollowUp(groups, plan)) => {
-                return Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }));
+                return Ok(FollowUpStep::More(UndecidedChanges { plan, groups, run_accesses: accesses }));
             }
-            Ok(PlanRunOutcome::Finished(text)) => Ok(text),
+            Ok(PlanRunOutcome::Finished(reply)) => Ok(reply),
             Err(error) => Err(error),
         };
         let withheld = ticket.withheld();
@@ -132,7 +141,7 @@ impl Invocation {
         let made: Vec<usize> =
             kept.into_iter().filter(|kept| !withheld.iter().any(|(index, _)| index == kept)).collect();
         let made = if made.is_empty() { pending.run_accesses } else { pending.accesses_of(&made) };
-        self.finish(&made, result, cx)
+        Ok(FollowUpStep::End(made, result))
     }
 
     /// The decision about each group, as about its strictest access. The taint of the groups that may be kept is added
@@ -142,7 +151,7 @@ impl Invocation {
         groups: &[ChangeGroup],
         planned: &dyn ErasedPlan,
         holds: impl Fn(usize, &Verdict) -> bool,
-    ) -> Result<(Vec<Option<Verdict>>, TaintSet), HostError> {
+    ) -> Result<Vec<Option<Verdict>>, HostError> {
         loop {
             let possible = groups.iter().filter(|group| group.refusal.is_none());
             let accesses: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
@@ -169,7 +178,7 @@ impl Invocation {
                 kept_groups.flat_map(|(group, _)| group.accesses.iter().cloned()).collect();
             let raises = self.policy_request(&kept_accesses).added_taint();
             if self.session.taint.compare_and_add(request.taint, raises) {
-                return Ok((judged, request.taint));
+                return Ok(judged);
             }
         }
     }
@@ -196,18 +205,6 @@ impl Invocation {
             }
         }
         Ok(())
-    }
-
-    /// Ends a call without anything of its rest.
-    fn finish_without_follow_up(
-        &self,
-        rest: Box<dyn ErasedPlan>,
-        ran: &[ResourceAccess],
-        refused: ToolError,
-        cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
-        let result = rest.abort(refused, self.notes);
-        self.finish(ran, result, cx)
     }
 }
 

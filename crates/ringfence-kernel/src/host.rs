@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use serde_json::Value;
+
 use crate::approval_queue::ApprovalQueues;
 use crate::worker_slots::WorkerSlots;
 use crate::{
-    ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, ErrorKind, Policy, Principal, StoreError,
-    SuspendedCall,
+    ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, Dialect, ErrorKind, Policy, Principal,
+    ReplyValue, StoreError, SuspendedCall, ToolError,
 };
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
@@ -29,12 +31,33 @@ pub struct ToolCall {
 pub struct ToolReply {
     /// ID of the call that this is the reply to.
     pub call_id: String,
-    /// In the words of the session's dialect.
+    /// The structured content, or the error.
+    pub outcome: Result<ReplyValue, ToolError>,
+    /// For the model, in the words of the session's dialect.
     pub text: String,
-    /// The kind of error; `None` for a success.
-    pub error: Option<ErrorKind>,
     /// The call waits for a person, and can be brought back.
     pub suspended: Option<SuspendedCall>,
+}
+
+impl ToolReply {
+    /// The reply to a call that failed.
+    pub fn from_error(call_id: &str, error: ToolError, dialect: Dialect) -> Self {
+        let text = dialect.render_error(&error);
+        Self { call_id: call_id.to_owned(), outcome: Err(error), text, suspended: None }
+    }
+
+    /// The whole reply as a value; `None` where the dialect replies in text.
+    pub fn to_envelope(&self, dialect: Dialect) -> Option<Value> {
+        match &self.outcome {
+            Ok(value) => value.to_envelope(),
+            Err(error) => dialect.error_envelope(error),
+        }
+    }
+
+    /// The kind of error; `None` for a success.
+    pub fn error_kind(&self) -> Option<ErrorKind> {
+        self.outcome.as_ref().err().map(|error| error.kind)
+    }
 }
 
 /// An error that ends a run: without its cause fixed no call can be made safely.

@@ -1,9 +1,7 @@
-//! Invocation of one tool call: plan, policy, run, and their records.
+//! Invocation of one tool call: its decisions, its ticket, and its records.
 //!
-//! Every step returns the state that follows it (`call_state.rs`). All of them run on one thread, the caller's own or a
-//! worker.
-//!
-//! Not here: the order of the steps (`call.rs`), waiting for a thread (`worker.rs`), asking (`ask_approval.rs`).
+//! Not here: its states and the order of the steps (`call_state.rs`), waiting for a thread (`worker.rs`), asking
+//! (`ask_approval.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +12,14 @@ use tokio::time::Instant;
 use crate::approval::with_rule_details;
 use crate::audit::AuditEvent;
 use crate::call_context::CallServices;
-use crate::call_state::{AuthorizedPlan, CallState, Plan};
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
 use crate::grant::access_subject;
-use crate::pending_approval::{ApprovalPrompt, PendingApproval, SuspendedCall, UndecidedChanges};
-use crate::reply::ReplyNotes;
-use crate::tool_binding::{ErasedPlan, ErasedTool, PlanRunOutcome};
+use crate::pending_approval::{ApprovalPrompt, PendingApproval};
+use crate::reply::{RenderedReply, ReplyNotes};
+use crate::tool_binding::ErasedPlan;
 use crate::{
-    AbandonReason, Approval, AuditSinkError, CallContext, CallOrigin, CallRecord, Decision, ErrorKind, Grant, Host,
-    HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, PolicyRevision, Preview, ProgressListener,
+    AbandonReason, Approval, AuditSinkError, AuthScope, CallContext, CallOrigin, CallRecord, Decision, ErrorKind,
+    Grant, Host, HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, PolicyRevision, Preview, ProgressListener,
     ProgressUpdate, ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply,
     Verdict, id,
 };
@@ -61,7 +58,7 @@ impl PriorApproval {
     }
 
     /// Fails where the same target is no longer what a person saw when they approved it.
-    fn check_unchanged(
+    pub(crate) fn check_unchanged(
         &self,
         accesses: &[ResourceAccess],
         planned: &mut dyn ErasedPlan,
@@ -75,6 +72,32 @@ impl PriorApproval {
 }
 
 impl Invocation {
+    /// A call of a session, before anything is known about it.
+    pub(crate) fn new(host: &Host, session: &Arc<Session>, call: ToolCall) -> Self {
+        // Descriptions of MCP tools are untrusted content that the caller has read.
+        if session.catalog.has_mcp_tools() {
+            session.taint.add(Taint::SawUntrusted);
+        }
+        Self {
+            host: host.clone(),
+            session: Arc::clone(session),
+            origin: CallOrigin {
+                session: session.id.clone(),
+                call: call.id.clone(),
+                tool: call.name.clone(),
+                may_undo: session.principal.has_scope(AuthScope::Undo),
+            },
+            call,
+            started: Instant::now(),
+            time_limit: session.limits.call_time,
+            stops_gracefully: false,
+            prior_approval: None,
+            notes: ReplyNotes::default(),
+            listener: None,
+            connection_log: ConnectionLog::default(),
+        }
+    }
+
     /// The same call with the arguments that a person put in.
     pub(crate) fn with_arguments(&self, arguments: String, covered: PriorApproval) -> Self {
         Self {
@@ -92,80 +115,8 @@ impl Invocation {
         }
     }
 
-    /// Decodes and plans.
-    pub(crate) fn plan(&self, tool: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<CallState, HostError> {
-        match tool.plan(&self.call.arguments, cx) {
-            Ok((accesses, plan)) => Ok(CallState::Planned(Plan { plan, accesses })),
-            Err(_) if cx.has_blocked() => Ok(CallState::Abandoned),
-            Err(error) => self.finish_refused(&[], &self.mask_denied(error, cx), cx),
-        }
-    }
-
-    /// Decides about a plan.
-    pub(crate) fn decide(&self, plan: Plan, cx: &CallContext<'_>) -> Result<CallState, HostError> {
-        let Plan { mut plan, accesses } = plan;
-        let prior = self.find_prior_approval(&accesses);
-        let (verdict, taint) = self.authorize(&accesses, plan.as_ref(), cx, |verdict| match verdict.decision {
-            Decision::Allow => true,
-            Decision::Ask => prior.is_some(),
-            Decision::Deny => false,
-        })?;
-        match (verdict.decision, prior) {
-            (Decision::Allow, _) => Ok(CallState::Running(AuthorizedPlan { plan, accesses, verdict, approval: None })),
-            (Decision::Ask, Some(prior)) => match prior.check_unchanged(&accesses, plan.as_mut(), cx) {
-                Ok(()) => {
-                    let approval = Some(prior.approval.clone());
-                    Ok(CallState::Running(AuthorizedPlan { plan, accesses, verdict, approval }))
-                }
-                Err(_) if cx.has_blocked() => Ok(CallState::Abandoned),
-                Err(error) => self.finish_refused(&accesses, &error, cx),
-            },
-            // A preview may take a while, and so may a look at the grants of other processes.
-            (Decision::Ask, None) if cx.io_mode == IoMode::NonBlocking => {
-                let _ = cx.would_block();
-                Ok(CallState::Abandoned)
-            }
-            (Decision::Ask, None) => match plan.preview(cx) {
-                // A call that is known to fail is not asked about, as long as the caller may know the reason.
-                Ok(preview) if preview.failure().is_some() && self.may_read_without_approval(&accesses) => {
-                    let failure = preview.failure().cloned().unwrap_or_else(plan_changed_error);
-                    self.finish_refused(&accesses, &failure, cx)
-                }
-                Ok(preview) => Ok(self.needs_approval(Plan { plan, accesses }, verdict, taint, preview)),
-                Err(error) => self.finish_refused(&accesses, &error, cx),
-            },
-            (Decision::Deny, _) => self.finish_refused(&accesses, &self.mask_denied(denial_error(&verdict), cx), cx),
-        }
-    }
-
-    /// Decides about an approved plan, by the rules that hold now.
-    pub(crate) fn decide_approved(
-        &self,
-        pending: PendingApproval,
-        approval: Approval,
-        cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
-        let PendingApproval { plan, accesses, prompt, .. } = pending;
-        // Where only a review is required by now, this was one.
-        let is_enough = |verdict: &Verdict| {
-            *verdict == prompt.verdict || verdict.is_review() && approval.assurance >= verdict.assurance
-        };
-        let may_run = |verdict: &Verdict| verdict.decision == Decision::Allow || is_enough(verdict);
-        let (verdict, _) = self.authorize(&accesses, plan.as_ref(), cx, may_run)?;
-        let refused = match verdict.decision {
-            Decision::Deny => denial_error(&verdict),
-            // Other calls of the session ran meanwhile: this is not what was approved.
-            Decision::Ask if !is_enough(&verdict) => plan_changed_error(),
-            _ => {
-                let approval = Some(approval);
-                return Ok(CallState::Running(AuthorizedPlan { plan, accesses, verdict, approval }));
-            }
-        };
-        self.finish_refused(&accesses, &refused, cx)
-    }
-
     /// Whether everything that a plan accesses may be read without approval, and without taint for the session.
-    fn may_read_without_approval(&self, accesses: &[ResourceAccess]) -> bool {
+    pub(crate) fn may_read_without_approval(&self, accesses: &[ResourceAccess]) -> bool {
         let may_read = |access: &ResourceAccess| {
             let read = ResourceAccess { action: PolicyAction::Read, resource: access.resource.clone() };
             Taint::from_access(&read).is_none() && self.evaluate(&read).decision == Decision::Allow
@@ -175,7 +126,7 @@ impl Invocation {
 
     /// The error where there is no plan, or a plan is denied. For a resource that the caller may not even list, both
     /// cases have the same text, so that it does not reveal whether the resource exists.
-    fn mask_denied(&self, error: ToolError, cx: &CallContext<'_>) -> ToolError {
+    pub(crate) fn mask_denied(&self, error: ToolError, cx: &CallContext<'_>) -> ToolError {
         let list = |resource| self.evaluate(&ResourceAccess { action: PolicyAction::List, resource });
         let denied = cx.lookup_resources().into_iter().map(list).find(|verdict| verdict.decision == Decision::Deny);
         match denied {
@@ -184,39 +135,27 @@ impl Invocation {
         }
     }
 
-    /// Plans and decides about a call that was suspended, and runs nothing yet.
-    pub(crate) fn replan(&self, tool: &dyn ErasedTool, cx: &CallContext<'_>) -> Result<CallState, HostError> {
-        let (accesses, mut plan) = match tool.plan(&self.call.arguments, cx) {
-            Ok(planned) => planned,
-            Err(error) => return self.finish_refused(&[], &self.mask_denied(error, cx), cx),
-        };
-        let (verdict, taint) = self.authorize(&accesses, plan.as_ref(), cx, |_| false)?;
-        match verdict.decision {
-            Decision::Deny => self.finish_refused(&accesses, &self.mask_denied(denial_error(&verdict), cx), cx),
-            _ => match plan.preview(cx) {
-                Ok(preview) => Ok(self.needs_approval(Plan { plan, accesses }, verdict, taint, preview)),
-                Err(error) => self.finish_refused(&accesses, &error, cx),
-            },
-        }
-    }
-
-    fn needs_approval(&self, plan: Plan, verdict: Verdict, taint: TaintSet, preview: Preview) -> CallState {
-        let Plan { plan, accesses } = plan;
+    /// The visible part of a plan that needs approval.
+    pub(crate) fn approval_prompt(
+        &self,
+        accesses: &[ResourceAccess],
+        verdict: Verdict,
+        preview: Preview,
+    ) -> ApprovalPrompt {
         // What cannot be undone is asked about each time.
         let is_grantable = |access: &ResourceAccess| {
             access.action != PolicyAction::Lose && self.host.mount_identities.contains_key(&access_subject(access))
         };
         let grant = match accesses.iter().all(is_grantable) {
-            true => self.host.config.policy.narrowest_grant(&self.policy_request(&accesses)),
+            true => self.host.config.policy.narrowest_grant(&self.policy_request(accesses)),
             false => None,
         };
-        let prompt = ApprovalPrompt { verdict, preview: preview.bound_to(&accesses), grant };
-        CallState::WaitingForApproval(Box::new(PendingApproval { plan, accesses, taint, prompt, follow_up: None }))
+        ApprovalPrompt { verdict, preview: preview.bound_to(accesses), grant }
     }
 
     /// Decides, and where the call may run then, adds its taint. Both are one atomic step: if another call added taint
     /// in between, it is decided again.
-    fn authorize(
+    pub(crate) fn authorize(
         &self,
         accesses: &[ResourceAccess],
         planned: &dyn ErasedPlan,
@@ -256,25 +195,6 @@ impl Invocation {
         PolicyRequest::new(&self.session, &self.call.name, accesses, self.session.taint.snapshot())
     }
 
-    /// Runs an authorized plan.
-    pub(crate) fn run(&self, authorized: AuthorizedPlan, cx: &CallContext<'_>) -> Result<CallState, HostError> {
-        let AuthorizedPlan { plan, accesses, verdict, approval } = authorized;
-        let changes = accesses.iter().any(|access| access.action.changes_files());
-        let matters = changes || accesses.iter().any(|access| Taint::from_access(access).is_some());
-        if matters && cx.io_mode == IoMode::NonBlocking {
-            let _ = cx.would_block();
-            return Ok(CallState::Abandoned);
-        }
-        let ticket = self.issue_ticket(&accesses, &verdict, approval.as_ref(), cx)?;
-        match plan.run(&ticket, self.notes) {
-            Ok(PlanRunOutcome::FollowUp(groups, plan)) => {
-                Ok(CallState::Finishing(UndecidedChanges { plan, groups, run_accesses: accesses }))
-            }
-            Ok(PlanRunOutcome::Finished(text)) => self.finish(&accesses, Ok(text), cx),
-            Err(error) => self.finish(&accesses, Err(error), cx),
-        }
-    }
-
     /// Records that something is about to be done, and gives the right to do it.
     pub(crate) fn issue_ticket<'t>(
         &self,
@@ -289,23 +209,9 @@ impl Invocation {
         Ok(Ticket::new(cx, change, approved, accesses))
     }
 
-    /// Ends a call that ran, unless it was abandoned first.
-    pub(crate) fn finish(
-        &self,
-        accesses: &[ResourceAccess],
-        result: Result<String, ToolError>,
-        cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
-        // From here on the reply is this thread's to give, or was given.
-        if cx.has_blocked() || cx.commit_state().commit().is_err() {
-            return Ok(CallState::Abandoned);
-        }
-        self.record_end(accesses, result).map(CallState::Done)
-    }
-
     /// An earlier approval of these targets or wider ones, if the session has no more taint since. A plan without
     /// targets cannot have one.
-    fn find_prior_approval(&self, accesses: &[ResourceAccess]) -> Option<&PriorApproval> {
+    pub(crate) fn find_prior_approval(&self, accesses: &[ResourceAccess]) -> Option<&PriorApproval> {
         let covered = self.prior_approval.as_ref().filter(|_| !accesses.is_empty())?;
         if covered.taint != self.session.taint.snapshot() {
             return None;
@@ -313,37 +219,6 @@ impl Invocation {
         let is_covered =
             |access: &ResourceAccess| covered.accesses.iter().any(|covered| is_covered_by(access, covered));
         accesses.iter().all(is_covered).then_some(covered)
-    }
-
-    /// Ends a call that never began to run, unless it was abandoned first.
-    fn finish_refused(
-        &self,
-        accesses: &[ResourceAccess],
-        error: &ToolError,
-        cx: &CallContext<'_>,
-    ) -> Result<CallState, HostError> {
-        if cx.commit_state().commit().is_err() {
-            return Ok(CallState::Abandoned);
-        }
-        let reply = self.error_reply(error);
-        let event = AuditEvent::Refused { error, reply: &reply.text, duration: self.started.elapsed() };
-        self.record_with_subject(cx.commit_state().subject(), accesses, event)?;
-        Ok(CallState::Done(reply))
-    }
-
-    /// Ends a call that nothing was run of.
-    pub(crate) fn refused(&self, accesses: &[ResourceAccess], error: &ToolError) -> Result<CallState, HostError> {
-        self.refuse(accesses, error).map(CallState::Done)
-    }
-
-    /// Ends a call whose request waits for an answer. Its caller can resume it.
-    pub(crate) fn suspended(
-        &self,
-        pending: &PendingApproval,
-        suspended: SuspendedCall,
-    ) -> Result<CallState, HostError> {
-        let reply = self.refuse(&pending.accesses, &pending_error(&suspended.request_id))?;
-        Ok(CallState::Done(ToolReply { suspended: Some(suspended), ..reply }))
     }
 
     pub(crate) fn refuse(&self, accesses: &[ResourceAccess], error: &ToolError) -> Result<ToolReply, HostError> {
@@ -355,14 +230,15 @@ impl Invocation {
     pub(crate) fn record_end(
         &self,
         accesses: &[ResourceAccess],
-        result: Result<String, ToolError>,
+        result: Result<RenderedReply, ToolError>,
     ) -> Result<ToolReply, HostError> {
-        let (reply, error) = match result {
-            Ok(text) => (ToolReply { call_id: self.call.id.clone(), text, error: None, suspended: None }, None),
-            Err(error) => (self.error_reply(&error), Some(error)),
+        let call_id = self.call.id.clone();
+        let reply = match result {
+            Ok(RenderedReply { value, text }) => ToolReply { call_id, outcome: Ok(value), text, suspended: None },
+            Err(error) => ToolReply::from_error(&call_id, error, self.session.dialect),
         };
         let duration = self.started.elapsed();
-        self.record(accesses, AuditEvent::End { error: error.as_ref(), reply: &reply.text, duration })
+        self.record(accesses, AuditEvent::End { outcome: reply.outcome.as_ref(), reply: &reply.text, duration })
             .map_err(HostError::EndUnrecorded)?;
         Ok(reply)
     }
@@ -376,8 +252,7 @@ impl Invocation {
     }
 
     pub(crate) fn error_reply(&self, error: &ToolError) -> ToolReply {
-        let text = self.session.dialect.render_error(error);
-        ToolReply { call_id: self.call.id.clone(), text, error: Some(error.kind), suspended: None }
+        ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect)
     }
 
     pub(crate) fn record(&self, accesses: &[ResourceAccess], event: AuditEvent<'_>) -> Result<(), AuditSinkError> {

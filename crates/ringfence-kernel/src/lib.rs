@@ -37,7 +37,7 @@
 //! });
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
 //! let reply = host.call(&session, call, &CancellationToken::new()).await?;
-//! assert_eq!(reply.error, Some(ErrorKind::UnknownTool));
+//! assert_eq!(reply.error_kind(), Some(ErrorKind::UnknownTool));
 //! # Ok(())
 //! # }
 //! ```
@@ -80,6 +80,7 @@ mod inbox;
 mod invocation;
 mod layered_rules;
 mod limits;
+mod line_diff;
 mod pattern;
 mod pending_approval;
 mod policy;
@@ -124,13 +125,14 @@ pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
 pub use inbox::{ApprovalInbox, InboxError};
 pub use layered_rules::LayeredRules;
 pub use limits::CallLimits;
+pub use line_diff::{DiffHunk, DiffLine, DiffLineChange, DiffPart, DiffRange, FileDiff, LineDiff, UNTERMINATED_NOTE};
 pub use pending_approval::SuspendedCall;
 pub use policy::{Policy, PolicyRequest};
 pub use preset::Preset;
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
 pub use principal::{AuthScope, Principal};
 pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
-pub use reply::ReplyNotes;
+pub use reply::{ReplyNotes, ReplyValue};
 pub use resource::{
     CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, PolicyAction, PolicyResource, ResourceAccess, SEARCH_MOUNT,
     WORKSPACE_MOUNTS,

@@ -2,29 +2,33 @@
 //!
 //! Not here: asking (`ask_approval.rs`), and what happens after the answer (`invocation.rs`, `follow_up.rs`).
 
+use std::sync::Arc;
+
 use crate::approval::ApprovalOutcome;
 use crate::layered_rules::is_rule_name;
 use crate::resume_token::ResumeToken;
-use crate::tool_binding::ErasedPlan;
+use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     ApprovalDecision, ApprovalRequest, ChangeGroup, Decision, Preview, ResourceAccess, RuleText, TaintSet, Verdict,
 };
 
 /// A plan that waits for a person.
 pub(crate) struct PendingApproval {
+    /// The tool, which can plan the call again.
+    pub(crate) tool: Arc<dyn ErasedTool>,
     pub(crate) plan: Box<dyn ErasedPlan>,
     pub(crate) accesses: Vec<ResourceAccess>,
     /// The session's taint at that time.
     pub(crate) taint: TaintSet,
     pub(crate) prompt: ApprovalPrompt,
-    /// The groups of a run's changes, where the request is about these.
-    pub(crate) follow_up: Option<PendingChangeGroups>,
 }
 
-impl PendingApproval {
-    pub(crate) fn is_follow_up(&self) -> bool {
-        self.follow_up.is_some()
-    }
+/// Changes that a run left and that wait for a person. They exist in this call only, so it can neither be planned again
+/// nor suspended.
+pub(crate) struct PendingReview {
+    pub(crate) plan: Box<dyn ErasedPlan>,
+    pub(crate) changes: PendingChangeGroups,
+    pub(crate) prompt: ApprovalPrompt,
 }
 
 /// The visible part of a plan. The plan itself stays out: it is not `Sync`, and a waiting call must be able to move

@@ -4,11 +4,14 @@
 //!
 //! Not here: making one. Each tool knows what it would do.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::line_diff::LineDiff;
 use crate::sanitize::{sanitize_line, sanitize_text};
 use crate::{ResourceAccess, ToolError};
 
@@ -21,12 +24,13 @@ const MAX_RESOLVED_NAMES: usize = 5;
 /// use ringfence_kernel::{Preview, PreviewBody};
 ///
 /// let preview = Preview::new("write `.env`", "fingerprint")
-///     .with_body(PreviewBody::Diff("+TOKEN=1".to_owned()))
+///     .with_body(PreviewBody::Text("TOKEN=1".to_owned()))
 ///     .with_secret(true);
-/// assert_eq!(preview.text(), "write `.env`\n+TOKEN=1");
+/// assert_eq!(preview.text(), "write `.env`\nTOKEN=1");
 /// assert_eq!(preview.redacted().text(), "write `.env`");
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredPreview", into = "StoredPreview")]
 pub struct Preview {
     summary: String,
     /// Further notes, a line each.
@@ -38,14 +42,14 @@ pub struct Preview {
 }
 
 /// The part of a preview that can be long.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", content = "value", rename_all = "camelCase")]
 pub enum PreviewBody {
     /// No body: the summary says everything.
     #[default]
     None,
-    /// A unified diff.
-    Diff(String),
+    /// Changes of files, line by line.
+    Diff(LineDiff),
     /// Words about what cannot be shown as a diff.
     Text(String),
     /// Entries that are deleted or moved along.
@@ -57,7 +61,7 @@ pub enum PreviewBody {
 }
 
 /// Entries of a directory, as many as are worth listing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PreviewList {
     /// The listed entries.
     pub entries: Vec<PreviewEntry>,
@@ -66,14 +70,48 @@ pub struct PreviewList {
 }
 
 /// One of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PreviewEntry {
     /// Display form of the path.
     pub path: String,
     /// Size in bytes.
     pub size: u64,
     /// `file`, `directory`, `symlink`; rarely another.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
+}
+
+/// A preview in the store and for programs: as text too, which is all that earlier versions have.
+#[derive(Serialize, Deserialize)]
+struct StoredPreview {
+    preview: String,
+    summary: String,
+    secret: bool,
+    #[serde(default)]
+    fingerprint: String,
+    #[serde(default)]
+    lines: Vec<String>,
+    #[serde(default)]
+    body: Option<PreviewBody>,
+}
+
+impl From<Preview> for StoredPreview {
+    fn from(shown: Preview) -> Self {
+        let preview = shown.text();
+        let Preview { summary, lines, body, fingerprint, secret, .. } = shown;
+        Self { preview, summary, secret, fingerprint, lines, body: Some(body) }
+    }
+}
+
+impl From<StoredPreview> for Preview {
+    fn from(stored: StoredPreview) -> Self {
+        let StoredPreview { preview, summary, secret, fingerprint, lines, body } = stored;
+        let body =
+            body.unwrap_or_else(|| match preview.strip_prefix(&summary).and_then(|text| text.strip_prefix('\n')) {
+                Some(text) => PreviewBody::Text(text.to_owned()),
+                None => PreviewBody::None,
+            });
+        Self { summary, lines, body, fingerprint, secret, failure: None }
+    }
 }
 
 impl Preview {
@@ -95,7 +133,7 @@ impl Preview {
     pub fn with_body(mut self, body: PreviewBody) -> Self {
         self.body = match body {
             PreviewBody::None => PreviewBody::None,
-            PreviewBody::Diff(text) => PreviewBody::Diff(sanitize_text(&text)),
+            PreviewBody::Diff(diff) => PreviewBody::Diff(diff.sanitized()),
             PreviewBody::Text(text) => PreviewBody::Text(sanitize_text(&text)),
             PreviewBody::Code(text) => PreviewBody::Code(sanitize_text(&text)),
             PreviewBody::Url(text) => PreviewBody::Url(sanitize_line(&text)),
@@ -175,6 +213,11 @@ impl Preview {
         &self.summary
     }
 
+    /// Further notes, a line each.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
     /// The body.
     pub fn body(&self) -> &PreviewBody {
         &self.body
@@ -198,12 +241,15 @@ impl Preview {
         }
         match &self.body {
             PreviewBody::None => {}
-            PreviewBody::Diff(body) | PreviewBody::Text(body) | PreviewBody::Code(body) | PreviewBody::Url(body) => {
+            PreviewBody::Diff(diff) => {
+                let _ = write!(text, "\n{diff}");
+            }
+            PreviewBody::Text(body) | PreviewBody::Code(body) | PreviewBody::Url(body) => {
                 let _ = write!(text, "\n{body}");
             }
             PreviewBody::List(PreviewList { entries, more }) => {
                 for PreviewEntry { path, size, kind } in entries {
-                    let _ = match *kind {
+                    let _ = match &**kind {
                         "file" => write!(text, "\n{path} ({size} bytes)"),
                         kind => write!(text, "\n{path} ({kind})"),
                     };
@@ -219,14 +265,25 @@ impl Preview {
 
 #[cfg(test)]
 mod tests {
+    use crate::line_diff::{DiffHunk, DiffLine, DiffLineChange, DiffPart, DiffRange, FileDiff, LineDiff};
+
     use super::{Preview, PreviewBody, PreviewEntry, PreviewList};
+
+    /// A diff of a file that gets a line.
+    fn added_line(text: &str) -> PreviewBody {
+        let line = DiffLine { change: DiffLineChange::Added, text: text.to_owned(), unterminated: true };
+        let hunk = DiffHunk { new: DiffRange { first: 1, count: 1 }, lines: vec![line], ..DiffHunk::default() };
+        let file = FileDiff { old_path: None, new_path: Some("f".to_owned()), hunks: vec![hunk] };
+        PreviewBody::Diff(LineDiff { parts: vec![DiffPart::File(file)] })
+    }
 
     #[test]
     fn everything_shown_is_visible() {
-        let diff = Preview::new("write `a\u{202e}b\nc`", "f").with_body(PreviewBody::Diff("+x\x1b[2K\r\n".to_owned()));
-        assert_eq!(diff.text(), "write `a\\u{202e}b\\u{a}c`\n+x\\u{1b}[2K␍\n");
-        let entry = PreviewEntry { path: "a\nb".to_owned(), size: 3, kind: "file" };
-        let below = PreviewEntry { path: "d".to_owned(), size: 0, kind: "directory" };
+        let diff = Preview::new("write `a\u{202e}b\nc`", "f").with_body(added_line("x\x1b[2K\r"));
+        let shown = "--- /dev/null\n+++ b/f\n@@ -0,0 +1,1 @@\n+x\\u{1b}[2K␍\n\\ No newline at end of file";
+        assert_eq!(diff.text(), format!("write `a\\u{{202e}}b\\u{{a}}c`\n{shown}"));
+        let entry = PreviewEntry { path: "a\nb".to_owned(), size: 3, kind: "file".into() };
+        let below = PreviewEntry { path: "d".to_owned(), size: 0, kind: "directory".into() };
         let list = Preview::new("delete", "f")
             .with_body(PreviewBody::List(PreviewList { entries: vec![entry, below], more: 7 }));
         assert_eq!(list.text(), "delete\na\\u{a}b (3 bytes)\nd (directory)\n… and 7 more");
@@ -239,10 +296,35 @@ mod tests {
 
     #[test]
     fn a_relayed_preview_shows_no_secret() {
-        let preview = Preview::new("write `.env`", "f").with_body(PreviewBody::Diff("+KEY=1".to_owned()));
+        let preview = Preview::new("write `.env`", "f").with_body(added_line("KEY=1"));
         assert_eq!(preview.redacted(), preview);
         let secret = preview.with_line("KEY is new").with_secret(true);
         assert!(secret.is_secret() && secret.text().contains("KEY"));
         assert_eq!((secret.redacted().text().as_str(), secret.redacted().fingerprint()), ("write `.env`", "f"));
+    }
+
+    #[test]
+    fn a_stored_preview_comes_back_as_it_was() {
+        let entry = PreviewEntry { path: "d".to_owned(), size: 0, kind: "directory".into() };
+        let list = PreviewBody::List(PreviewList { entries: vec![entry], more: 1 });
+        for body in [added_line("x"), list, PreviewBody::Text("t".to_owned()), PreviewBody::None] {
+            let preview = Preview::new("write `a`", "f").with_line("more").with_body(body);
+            let stored = serde_json::to_value(&preview).unwrap();
+            assert_eq!(stored["preview"], preview.text());
+            assert_eq!(serde_json::from_value::<Preview>(stored).unwrap(), preview);
+        }
+    }
+
+    #[test]
+    fn a_preview_of_an_earlier_version_is_text() {
+        let stored = |text: &str| {
+            let stored =
+                serde_json::json!({"preview": text, "summary": "write `a`", "secret": true, "fingerprint": "f"});
+            serde_json::from_value::<Preview>(stored).unwrap()
+        };
+        let preview = stored("write `a`\n@@ -0,0 +1,1 @@\n+x");
+        assert_eq!(preview.body(), &PreviewBody::Text("@@ -0,0 +1,1 @@\n+x".to_owned()));
+        assert!(preview.is_secret() && preview.text() == "write `a`\n@@ -0,0 +1,1 @@\n+x");
+        assert_eq!(stored("write `a`").body(), &PreviewBody::None);
     }
 }

@@ -1,6 +1,13 @@
-//! Replies: the codes that each dialect has for errors, and the shape of its replies.
+//! Replies: structured values, the codes that each dialect has for errors, and the shape of its replies.
+//!
+//! A reply stays a value until a frontend writes it. Its text for the model is rendered once, here, because the audit
+//! log has its digest; what else a frontend shows comes from the value, and the text is never parsed.
 //!
 //! Not here: names and arguments of tools (`tool_binding.rs`).
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,6 +23,108 @@ pub struct ReplyNotes {
     pub modified: bool,
 }
 
+/// The structured content of a successful reply. It becomes JSON only where a frontend asks for it.
+#[derive(Clone, Default)]
+pub struct ReplyValue {
+    fields: Option<Arc<dyn ReplyFields>>,
+    shape: ReplyShape,
+    notes: ReplyNotes,
+}
+
+/// Place of the fields in a reply of the dialect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ReplyShape {
+    /// In `value`.
+    #[default]
+    Value,
+    /// Beside `ok`.
+    Flat,
+    /// The dialect replies in text.
+    Text,
+}
+
+/// A type-erased result of a tool.
+trait ReplyFields: Send + Sync {
+    fn to_value(&self) -> Value;
+}
+
+impl<V: Serialize + Send + Sync> ReplyFields for V {
+    fn to_value(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+/// A reply of a tool: for programs, and for the model.
+#[derive(Debug)]
+pub(crate) struct RenderedReply {
+    pub(crate) value: ReplyValue,
+    pub(crate) text: String,
+}
+
+impl ReplyValue {
+    /// The value of a reply in the standard dialect.
+    pub fn new(fields: impl Serialize + Send + Sync + 'static) -> Self {
+        Self { fields: Some(Arc::new(fields)), ..Self::default() }
+    }
+
+    /// The result of the tool, as its output schema has it; null where it has none. In a dialect that replies in text,
+    /// the result as the standard dialect has it.
+    pub fn to_value(&self) -> Value {
+        self.fields.as_ref().map(|fields| fields.to_value()).unwrap_or_default()
+    }
+
+    /// The same with notes.
+    #[must_use]
+    pub fn with_notes(self, notes: ReplyNotes) -> Self {
+        Self { notes, ..self }
+    }
+
+    /// Notes of the kernel.
+    pub fn notes(&self) -> ReplyNotes {
+        self.notes
+    }
+
+    /// The whole reply, as the dialect has it; nothing where that is a text.
+    pub(crate) fn to_envelope(&self) -> Option<Value> {
+        let (value, modified) = (self.to_value(), self.notes.modified);
+        let mut envelope = match (self.shape, value) {
+            (ReplyShape::Text, _) => return None,
+            (ReplyShape::Flat, Value::Object(fields)) => fields,
+            (ReplyShape::Flat | ReplyShape::Value, value) => Map::from_iter([("value".to_owned(), value)]),
+        };
+        envelope.insert("ok".to_owned(), Value::Bool(true));
+        if modified {
+            envelope.insert("modified".to_owned(), Value::Bool(true));
+        }
+        Some(Value::Object(envelope))
+    }
+}
+
+impl fmt::Debug for ReplyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyValue").field("shape", &self.shape).field("notes", &self.notes).finish_non_exhaustive()
+    }
+}
+
+impl RenderedReply {
+    /// The standard dialect's reply that carries a value.
+    pub(crate) fn with_value<V: Serialize + Send + Sync + 'static>(value: V, notes: ReplyNotes) -> Self {
+        let text = to_json(&ValueEnvelope { ok: true, value: &value, modified: notes.modified });
+        Self { value: ReplyValue::new(value).with_notes(notes), text }
+    }
+
+    /// The reply whose fields stand beside `ok`.
+    pub(crate) fn flat<V: Serialize + Send + Sync + 'static>(value: V, notes: ReplyNotes) -> Self {
+        let text = to_json(&FlatEnvelope { ok: true, value: &value, modified: notes.modified });
+        Self { value: ReplyValue { fields: Some(Arc::new(value)), shape: ReplyShape::Flat, notes }, text }
+    }
+
+    /// The reply of a dialect that replies in text.
+    pub(crate) fn with_text<V: Serialize + Send + Sync + 'static>(text: String, value: V, notes: ReplyNotes) -> Self {
+        Self { value: ReplyValue { fields: Some(Arc::new(value)), shape: ReplyShape::Text, notes }, text }
+    }
+}
+
 impl Dialect {
     /// The name that this dialect has for an error, as programs compare it.
     pub fn error_code(self, error: &ToolError) -> &'static str {
@@ -28,21 +137,22 @@ impl Dialect {
 
     /// The reply that says a call failed.
     pub fn render_error(self, error: &ToolError) -> String {
-        let name = self.error_code(error);
         match self {
-            Self::Standard | Self::Crewagent => {
-                let mut details = error.details.clone();
-                // This dialect has no name for it, so it says why.
-                if self == Self::Crewagent && error.kind == ErrorKind::PermissionDenied {
-                    details.entry("reason").or_insert_with(|| "permission denied".into());
-                }
-                let error = DialectErrorBody { code: name, message: &error.message, details: &details };
-                to_json(&ErrorEnvelope { ok: false, error })
-            }
+            Self::Standard | Self::Crewagent => to_json(&ErrorEnvelope::new(self, error)),
             // This one is a whole sentence instead of a category and its detail.
             Self::Miniclaw if error.kind == ErrorKind::UnknownTool => error.message.clone(),
             // One line: a second one could be taken for another reply.
-            Self::Miniclaw => format!("{name}: {}", error.message.replace(['\n', '\r'], " ")),
+            Self::Miniclaw => {
+                format!("{}: {}", self.error_code(error), error.message.replace(['\n', '\r'], " "))
+            }
+        }
+    }
+
+    /// The same as a value; nothing where this dialect replies in text.
+    pub(crate) fn error_envelope(self, error: &ToolError) -> Option<Value> {
+        match self {
+            Self::Standard | Self::Crewagent => serde_json::to_value(ErrorEnvelope::new(self, error)).ok(),
+            Self::Miniclaw => None,
         }
     }
 
@@ -58,16 +168,6 @@ impl Dialect {
             Self::Miniclaw => format!("tool not found: {name}. Available tools: {}", known.join(", ")),
         };
         ToolError::new(ErrorKind::UnknownTool, message).detail("available", known)
-    }
-
-    /// The standard dialect's reply that carries a value.
-    pub(crate) fn render_value<V: Serialize>(value: &V, notes: ReplyNotes) -> String {
-        to_json(&ValueEnvelope { ok: true, value, modified: notes.modified })
-    }
-
-    /// The reply whose fields stand beside `ok`.
-    pub(crate) fn render_flat<V: Serialize>(value: &V, notes: ReplyNotes) -> String {
-        to_json(&FlatEnvelope { ok: true, value, modified: notes.modified })
     }
 }
 
@@ -195,7 +295,19 @@ struct DialectErrorBody<'a> {
     code: &'a str,
     message: &'a str,
     #[serde(skip_serializing_if = "Map::is_empty")]
-    details: &'a Map<String, Value>,
+    details: Cow<'a, Map<String, Value>>,
+}
+
+impl<'a> ErrorEnvelope<'a> {
+    fn new(dialect: Dialect, error: &'a ToolError) -> Self {
+        let mut details = Cow::Borrowed(&error.details);
+        // This dialect has no name for it, so it says why.
+        if dialect == Dialect::Crewagent && error.kind == ErrorKind::PermissionDenied {
+            details.to_mut().entry("reason").or_insert_with(|| "permission denied".into());
+        }
+        let body = DialectErrorBody { code: dialect.error_code(error), message: &error.message, details };
+        Self { ok: false, error: body }
+    }
 }
 
 /// Our own reply types have string keys and no failing `Serialize`, the two things that could go wrong.

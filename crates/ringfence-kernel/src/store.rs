@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{ApprovalDecision, ApprovalRequest, Grant};
+use crate::{ApprovalDecision, ApprovalRequest, Grant, Preview};
 
 /// The state store is unavailable; nothing may be asked without it.
 #[derive(Debug, thiserror::Error)]
@@ -71,14 +71,7 @@ pub struct ArgumentDraft {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DraftOutcome {
     /// The call would be planned like this.
-    Planned {
-        /// The summary of the preview.
-        summary: String,
-        /// The preview, as text.
-        preview: String,
-        /// Whether the preview has a secret in it.
-        secret: bool,
-    },
+    Planned(Preview),
     /// The error of the changed call.
     Refused(String),
 }

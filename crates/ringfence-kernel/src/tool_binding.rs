@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::decode::decode;
-use crate::reply::ReplyNotes;
+use crate::reply::{RenderedReply, ReplyNotes};
 use crate::{
     CallContext, CallLimits, ChangeGroup, ChangeGroupDecision, Dialect, ErrorKind, FollowUpMode, FollowUpPlan,
     PhasedTool, Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPhaseResult,
@@ -61,8 +61,8 @@ pub struct ExternalToolDefinition {
 }
 
 enum OutcomeRenderer<T: PhasedTool> {
-    Value(fn(T::Outcome, ReplyNotes) -> String),
-    Text(fn(&T::Outcome) -> String),
+    Value(fn(T::Outcome, ReplyNotes) -> RenderedReply),
+    Text(fn(&T::Outcome) -> String, fn(String, T::Outcome, ReplyNotes) -> RenderedReply),
 }
 
 impl<T: PhasedTool> ToolBinding<T> {
@@ -71,12 +71,12 @@ impl<T: PhasedTool> ToolBinding<T> {
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
         ToolError: From<A::Error>,
-        V: From<T::Outcome> + Serialize + JsonSchema,
+        V: From<T::Outcome> + Serialize + JsonSchema + Send + Sync + 'static,
     {
         Self {
             definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
-            render: OutcomeRenderer::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
+            render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_value(V::from(outcome), notes)),
         }
     }
 
@@ -86,7 +86,7 @@ impl<T: PhasedTool> ToolBinding<T> {
     where
         Map<String, Value>: TryInto<T::Args>,
         ToolError: From<<Map<String, Value> as TryInto<T::Args>>::Error>,
-        V: From<T::Outcome> + Serialize + JsonSchema,
+        V: From<T::Outcome> + Serialize + JsonSchema + Send + Sync + 'static,
     {
         let ExternalToolDefinition { name, description, parameters } = declared;
         let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
@@ -102,7 +102,7 @@ impl<T: PhasedTool> ToolBinding<T> {
                 is_available: true,
             },
             decode: decode_into::<Map<String, Value>, T>,
-            render: OutcomeRenderer::Value(|outcome, notes| Dialect::render_value(&V::from(outcome), notes)),
+            render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_value(V::from(outcome), notes)),
         }
     }
 
@@ -111,25 +111,29 @@ impl<T: PhasedTool> ToolBinding<T> {
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
         ToolError: From<A::Error>,
-        V: From<T::Outcome> + Serialize + JsonSchema,
+        V: From<T::Outcome> + Serialize + JsonSchema + Send + Sync + 'static,
     {
         Self {
             definition: build_definition::<A, T>(Dialect::Crewagent, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
-            render: OutcomeRenderer::Value(|outcome, notes| Dialect::render_flat(&V::from(outcome), notes)),
+            render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::flat(V::from(outcome), notes)),
         }
     }
 
-    /// A binding in the `miniclaw` dialect: arguments `A`, reply text.
-    pub fn miniclaw<A>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
+    /// A binding in the `miniclaw` dialect: arguments `A`, reply text. Programs get the value `V` of the standard
+    /// dialect.
+    pub fn miniclaw<A, V>(name: &'static str, render: fn(&T::Outcome) -> String) -> Self
     where
         A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
         ToolError: From<A::Error>,
+        V: From<T::Outcome> + Serialize + Send + Sync + 'static,
     {
         Self {
             definition: build_definition::<A, T>(Dialect::Miniclaw, name, None),
             decode: decode_into::<A, T>,
-            render: OutcomeRenderer::Text(render),
+            render: OutcomeRenderer::Text(render, |text, outcome, notes| {
+                RenderedReply::with_text(text, V::from(outcome), notes)
+            }),
         }
     }
 }
@@ -146,10 +150,10 @@ impl<T: PhasedTool> ToolBinding<T> {
         self.definition.name.clone()
     }
 
-    fn render(&self, outcome: T::Outcome, notes: ReplyNotes) -> String {
+    fn render(&self, outcome: T::Outcome, notes: ReplyNotes) -> RenderedReply {
         match self.render {
             OutcomeRenderer::Value(render) => render(outcome, notes),
-            OutcomeRenderer::Text(render) => render(&outcome),
+            OutcomeRenderer::Text(text, render) => render(text(&outcome), outcome, notes),
         }
     }
 }
@@ -176,12 +180,12 @@ pub(crate) trait ErasedPlan: Send {
     fn follow_up(&self) -> FollowUpMode;
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<PlanRunOutcome, ToolError>;
     fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision>;
-    fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError>;
+    fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<RenderedReply, ToolError>;
 }
 
 /// The state of a call after a run.
 pub(crate) enum PlanRunOutcome {
-    Finished(String),
+    Finished(RenderedReply),
     /// There is more to decide about.
     FollowUp(Vec<ChangeGroup>, Box<dyn ErasedPlan>),
 }
@@ -274,7 +278,7 @@ impl<T: PhasedTool> ErasedPlan for DialectToolPlan<T> {
         self.tool.reconcile(&mut self.prepared, wanted)
     }
 
-    fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<String, ToolError> {
+    fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<RenderedReply, ToolError> {
         let outcome = self.tool.abort(self.prepared, refused)?;
         Ok(self.binding.render(outcome, notes))
     }

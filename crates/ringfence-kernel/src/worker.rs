@@ -102,7 +102,7 @@ impl WorkerWaitGuard {
         let error = why.error().detail("committed", false);
         let reply = self.invocation.error_reply(&error);
         let event =
-            AuditEvent::End { error: Some(&error), reply: &reply.text, duration: self.invocation.started.elapsed() };
+            AuditEvent::End { outcome: Err(&error), reply: &reply.text, duration: self.invocation.started.elapsed() };
         self.invocation.record_with_subject(self.commit_state.subject(), &[], event)?;
         Ok(Some(reply))
     }

@@ -174,8 +174,8 @@ fn event_name(event: &AuditEvent<'_>) -> String {
         AuditEvent::Connection { refused: Some(error) } => format!("kept from {:?}", error.kind),
         AuditEvent::ChangesDiscarded { error } => format!("not kept {:?}", error.kind),
         AuditEvent::UnlistedConnections { made, refused } => format!("reached {made} more, kept from {refused} more"),
-        AuditEvent::End { error: None, .. } => "end ok".to_owned(),
-        AuditEvent::End { error: Some(error), .. } => format!("end {:?}", error.kind),
+        AuditEvent::End { outcome: Ok(_), .. } => "end ok".to_owned(),
+        AuditEvent::End { outcome: Err(error), .. } => format!("end {:?}", error.kind),
         AuditEvent::Refused { error, .. } => format!("refused {:?}", error.kind),
         AuditEvent::Overdue { error, .. } => format!("overdue {:?}", error.kind),
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
     Approval, ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore, ArgumentDraft,
-    Assurance, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, Grant, PolicyLayer, Principal, RuleText,
-    SuspendLifetime,
+    Assurance, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome, Grant, PolicyLayer, Preview, PreviewBody, Principal,
+    RuleText, SuspendLifetime,
 };
 use serde_json::json;
 
@@ -29,10 +29,7 @@ pub fn request(id: &str, opened: u64) -> ApprovalRequest {
         rule: "preset ask".to_owned(),
         layer: PolicyLayer::Preset,
         assurance: Assurance::Relayed,
-        summary: String::new(),
-        secret: false,
-        preview: "replace `a`".to_owned(),
-        fingerprint: "f".to_owned(),
+        preview: Preview::new("replace `a`", "f").with_body(PreviewBody::Text("é\u{0}".to_owned())),
         grant: Some("{ decision = \"allow\" }".to_owned()),
         suspended: false,
         opened: at(opened),

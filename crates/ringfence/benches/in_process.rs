@@ -83,7 +83,7 @@ async fn make_calls(app: Arc<App>, session: Arc<Session>, count: usize) -> Vec<D
         let begun = Instant::now();
         let reply = app.host.call(&session, call, &CancellationToken::new()).await.unwrap();
         times.push(begun.elapsed());
-        assert!(reply.error.is_none(), "{}", reply.text);
+        assert!(reply.error_kind().is_none(), "{}", reply.text);
     }
     times
 }

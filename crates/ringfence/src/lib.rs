@@ -25,7 +25,7 @@
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments };
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new()))?;
-//! assert!(reply.error.is_none());
+//! assert!(reply.error_kind().is_none());
 //! assert!(reply.text.contains(r#""content":"milk\n""#));
 //! # Ok(())
 //! # }

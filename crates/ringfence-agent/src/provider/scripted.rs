@@ -298,6 +298,7 @@ mod tests {
                 name: "x".to_owned(),
                 text: "ok: wrote".to_owned(),
                 is_error: false,
+                summary: crate::ToolResultSummary::default(),
             },
         ];
         let ask = ModelRequest { system: "", messages: &messages, tools: &[], temperature: None, max_tokens: None };

@@ -248,7 +248,7 @@ impl AgentObserver for RecordingObserver {
             AgentEvent::Call { call } => format!("call {}", call.name),
             AgentEvent::Output { text, .. } => format!("output {text}"),
             AgentEvent::AwaitingApproval { request } => format!("waiting {}", request.tool),
-            AgentEvent::Result { call, error, .. } => format!("result {} {error:?}", call.name),
+            AgentEvent::Result { call, reply, .. } => format!("result {} {:?}", call.name, reply.error_kind()),
             AgentEvent::Compacted { results, messages } => format!("compacted {results} {messages}"),
             AgentEvent::Usage { .. } => return,
             AgentEvent::Finished { outcome } => format!("finished {}", outcome.stop_reason.name()),

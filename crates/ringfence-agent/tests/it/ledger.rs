@@ -5,7 +5,7 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 use ringfence_agent::LedgerSink;
 use ringfence_kernel::{
-    AuditEvent, AuditSink as _, CallRecord, ErrorKind, PolicyAction, PolicyLayer, PolicyResource, Preset,
+    AuditEvent, AuditSink as _, CallRecord, ErrorKind, PolicyAction, PolicyLayer, PolicyResource, Preset, ReplyValue,
     ResourceAccess, Session, ToolError,
 };
 use serde_json::{Value, json};
@@ -147,7 +147,8 @@ impl RecordFeeder {
     }
 
     fn end(&self, call: &str, tool: &str, reply: &Value) {
-        let moment = AuditEvent::End { error: None, reply: &reply.to_string(), duration: Duration::ZERO };
+        let value = ReplyValue::new(reply["value"].clone());
+        let moment = AuditEvent::End { outcome: Ok(&value), reply: "", duration: Duration::ZERO };
         self.record(call, tool, &[], moment);
     }
 
@@ -200,7 +201,7 @@ fn a_program_that_was_ended_has_no_exit_code() {
     let road = RecordFeeder::new();
     road.begin("a", "run_code", &[(PolicyAction::Run, "python")], "");
     let error = ToolError::new(ErrorKind::Timeout, "the program was terminated after 60 s");
-    road.record("a", "run_code", &[], AuditEvent::End { error: Some(&error), reply: "{}", duration: Duration::ZERO });
+    road.record("a", "run_code", &[], AuditEvent::End { outcome: Err(&error), reply: "{}", duration: Duration::ZERO });
     assert_eq!(road.lines()[1], "ran      python code: TIMEOUT, no changes kept");
     assert_eq!(road.tap.ledger().failed.len(), 1);
 }
@@ -241,7 +242,7 @@ fn refused_changes_of_a_program_are_listed_as_denied() {
         &[(PolicyAction::Overwrite, "late.txt")],
         AuditEvent::ChangesDiscarded { error: &late },
     );
-    let end = AuditEvent::End { error: Some(&error), reply: "", duration: Duration::ZERO };
+    let end = AuditEvent::End { outcome: Err(&error), reply: "", duration: Duration::ZERO };
     road.record("a", "run_code", &[(PolicyAction::Create, "new.txt")], end);
     assert_eq!(
         road.lines(),
@@ -259,6 +260,6 @@ fn a_change_that_is_made_and_may_not_survive_a_power_cut_is_made() {
     let road = RecordFeeder::new();
     road.begin("a", "write_file", &[(PolicyAction::Create, "a.txt")], "c-1");
     let error = ToolError::new(ErrorKind::Io, "it is made, but could not be put on disk").detail("committed", true);
-    road.record("a", "write_file", &[], AuditEvent::End { error: Some(&error), reply: "", duration: Duration::ZERO });
+    road.record("a", "write_file", &[], AuditEvent::End { outcome: Err(&error), reply: "", duration: Duration::ZERO });
     assert_eq!(road.lines()[0], "created  a.txt");
 }

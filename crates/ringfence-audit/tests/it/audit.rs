@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_audit::{AuditLog, ExternalAuditHead, read_known_heads, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{
-    AuditEvent, AuditSink as _, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource,
+    AuditEvent, AuditSink as _, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource, ReplyValue,
     ResourceAccess, Session, ToolError,
 };
 use ringfence_testkit::host::session_without_tools;
@@ -29,7 +29,7 @@ fn call(log: &AuditLog, id: &str) {
     let accesses = [ResourceAccess { action: PolicyAction::Create, resource: place }];
     let events = [
         AuditEvent::Begin { rule: "preset", layer: PolicyLayer::Preset, approved: None, change: "c-1" },
-        AuditEvent::End { error: None, reply: "CONTENTS", duration: Duration::from_millis(1) },
+        AuditEvent::End { outcome: Ok(&ReplyValue::default()), reply: "CONTENTS", duration: Duration::from_millis(1) },
     ];
     for event in events {
         record(log, id, &accesses, event);
@@ -264,7 +264,12 @@ fn a_log_of_an_earlier_version_has_no_heads_beside_it() {
 fn nothing_hides_in_a_line() {
     let state = tempfile::tempdir().unwrap();
     let log = AuditLog::open(state.path()).unwrap();
-    record(&log, "a\u{9b}2J\u{202e}b\u{7f}", &[], AuditEvent::End { error: None, reply: "", duration: Duration::ZERO });
+    record(
+        &log,
+        "a\u{9b}2J\u{202e}b\u{7f}",
+        &[],
+        AuditEvent::End { outcome: Ok(&ReplyValue::default()), reply: "", duration: Duration::ZERO },
+    );
     drop(log);
     let text = std::fs::read_to_string(state.path().join("audit/000001.jsonl")).unwrap();
     assert!(text.is_ascii() && text.contains(r"a\u009b2J\u202eb\u007f"), "{text}");

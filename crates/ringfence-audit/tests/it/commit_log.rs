@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_audit::{AuditLog, BeginDurability, verify};
 use ringfence_kernel::{
-    AuditEvent, AuditSink as _, CallRecord, Dialect, PolicyAction, PolicyLayer, PolicyResource, ResourceAccess, Session,
+    AuditEvent, AuditSink as _, CallRecord, Dialect, PolicyAction, PolicyLayer, PolicyResource, ReplyValue,
+    ResourceAccess, Session,
 };
 use ringfence_sys::commit_log::CommitLog;
 use ringfence_testkit::host::session_without_tools;
@@ -92,7 +93,7 @@ fn a_log_that_lost_records_is_restored_and_continued() {
     let (commit_log, log) = open(state.path(), BeginDurability::Immediate);
     begin(&log, &[PolicyAction::Create]);
     let flushed = length(state.path());
-    record(&log, &[], AuditEvent::End { error: None, reply: "", duration: Duration::ZERO });
+    record(&log, &[], AuditEvent::End { outcome: Ok(&ReplyValue::default()), reply: "", duration: Duration::ZERO });
     begin(&log, &[PolicyAction::Delete]);
     drop((log, commit_log));
     // In the middle of a line, as a block of the disk ends.

@@ -32,7 +32,7 @@ use crate::txn::write::{WriteResult, WriteSite, check_unchanged, lock_and_open, 
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardAppendArgs, ChangedFile>("append_file");
-    let miniclaw = ToolBinding::miniclaw::<MiniclawAppendArgs>("append_file", |outcome: &Outcome| {
+    let miniclaw = ToolBinding::miniclaw::<MiniclawAppendArgs, ChangedFile>("append_file", |outcome: &Outcome| {
         let Outcome { changed, added } = outcome;
         format!("ok: appended {added} bytes to {} (size={})", changed.path, changed.size)
     });

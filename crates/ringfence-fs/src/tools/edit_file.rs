@@ -29,7 +29,7 @@ const MOST_LINES: usize = 20;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file");
-    let miniclaw = ToolBinding::miniclaw::<MiniclawEditArgs>("edit_file", |outcome: &Outcome| {
+    let miniclaw = ToolBinding::miniclaw::<MiniclawEditArgs, StandardEditResult>("edit_file", |outcome: &Outcome| {
         format!("ok: replaced {} match(es) in {}", outcome.replaced, outcome.changed.path)
     });
     registry.register(EditFile { fence: fence.clone() }, [standard, miniclaw])

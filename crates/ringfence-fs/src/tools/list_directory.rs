@@ -21,7 +21,7 @@ use crate::sys::stat::{FileKind, FileStat, timestamp};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardListArgs, StandardListResult>("list_directory");
-    let miniclaw = ToolBinding::miniclaw::<MiniclawListArgs>("list_dir", Outcome::to_text);
+    let miniclaw = ToolBinding::miniclaw::<MiniclawListArgs, StandardListResult>("list_dir", Outcome::to_text);
     let crewagent = ToolBinding::crewagent::<CrewagentListArgs, CrewagentListResult>("fs.list");
     registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw, crewagent])
 }

@@ -25,7 +25,7 @@ const BOM: char = '\u{feff}';
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardReadArgs, StandardReadResult>("read_file");
-    let miniclaw = ToolBinding::miniclaw::<MiniclawReadArgs>("read_file", |outcome: &Outcome| {
+    let miniclaw = ToolBinding::miniclaw::<MiniclawReadArgs, StandardReadResult>("read_file", |outcome: &Outcome| {
         format!("ok: read {} bytes from {}\n{}", outcome.payload.len(), outcome.shown, outcome.payload)
     });
     let crewagent = ToolBinding::crewagent::<CrewagentReadArgs, CrewagentReadResult>("fs.read");

@@ -20,7 +20,7 @@ use crate::txn::write::replace;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardWriteArgs, ChangedFile>("write_file");
-    let miniclaw = ToolBinding::miniclaw::<MiniclawWriteArgs>("write_file", |changed: &ChangedFile| {
+    let miniclaw = ToolBinding::miniclaw::<MiniclawWriteArgs, ChangedFile>("write_file", |changed: &ChangedFile| {
         format!("ok: wrote {} bytes to {}", changed.size, changed.path)
     });
     let crewagent = ToolBinding::crewagent::<CrewagentWriteArgs, CrewagentWriteResult>("fs.write");

@@ -152,7 +152,7 @@ pub(crate) fn scan_tree(
         }
         if (manifest.listed.len() as u64) < cx.limits.delete_names && path.len() as u64 <= left {
             left -= path.len() as u64;
-            manifest.listed.push(PreviewEntry { path, size, kind: stamp.kind.name() });
+            manifest.listed.push(PreviewEntry { path, size, kind: stamp.kind.name().into() });
         }
         if walk.is_directory(&entry)? {
             pieces.push(RepositoryEntrySet::default());

@@ -79,7 +79,7 @@ fn a_resumed_call_with_unchanged_links_runs() {
         let person = ScriptedApprover::deferring();
         let world = fixture_with_links(&person);
         let reply = defer_and_resume(&person, &world, &call, HERE);
-        assert_eq!(reply.error, None, "{call:?}: {}", reply.text);
+        assert_eq!(reply.error_kind(), None, "{call:?}: {}", reply.text);
     }
 }
 
@@ -89,7 +89,7 @@ fn a_resumed_call_with_changed_links_is_refused() {
         let person = ScriptedApprover::deferring();
         let world = fixture_with_links(&person);
         let reply = defer_and_resume(&person, &world, &call, THERE);
-        assert_eq!(reply.error, Some(ErrorKind::Conflict), "{call:?}: {}", reply.text);
+        assert_eq!(reply.error_kind(), Some(ErrorKind::Conflict), "{call:?}: {}", reply.text);
         assert!(!reply.text.contains("KEY="), "{}", reply.text);
         let now = snapshot(&world.root).into_keys().map(|path| path.to_str().unwrap().to_owned());
         let now: Vec<String> = now.filter(|path| !path.starts_with(".ringfence")).collect();
@@ -107,9 +107,11 @@ fn an_approval_prompt_names_the_link_target() {
         let world = fixture_with_links(&person);
         defer_and_resume(&person, &world, &call, HERE);
         let request = person.last_request();
-        let (link, real) = if request.summary.contains("cfg") { ("cfg", ".env.vscode") } else { ("way/", ".vscode/") };
-        let said = request.summary.split_once("; `").unwrap_or_else(|| panic!("{}", request.summary)).1;
-        assert!(said.starts_with(link) && said.contains(&format!("` is `{real}")), "{}", request.summary);
-        assert!(request.preview.starts_with(&request.summary), "{}", request.preview);
+        let (link, real) =
+            if request.preview.summary().contains("cfg") { ("cfg", ".env.vscode") } else { ("way/", ".vscode/") };
+        let said =
+            request.preview.summary().split_once("; `").unwrap_or_else(|| panic!("{}", request.preview.summary())).1;
+        assert!(said.starts_with(link) && said.contains(&format!("` is `{real}")), "{}", request.preview.summary());
+        assert!(request.preview.text().starts_with(request.preview.summary()), "{}", request.preview.text());
     }
 }

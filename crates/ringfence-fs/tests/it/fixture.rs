@@ -217,7 +217,7 @@ impl FsFixture {
         });
         runtime.shutdown_background();
         let reply = reply.unwrap();
-        FixtureReply { text: reply.text, error: reply.error }
+        FixtureReply { error: reply.error_kind(), text: reply.text }
     }
 
     /// A call that must succeed; its value, in the standard dialect.

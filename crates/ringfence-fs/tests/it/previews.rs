@@ -33,7 +33,7 @@ fn check(tool: &str, arguments: Value, expected: Expect) {
     world.write("d/e/b", "1");
     world.write(".env", "KEY=1\n");
     assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied);
-    expected.assert_eq(&person.last_request().preview);
+    expected.assert_eq(&person.last_request().preview.text());
 }
 
 #[test]
@@ -239,12 +239,16 @@ fn secret_content_is_marked_and_not_relayed() {
     ] {
         assert_eq!(world.error(tool, &arguments), ErrorKind::ApprovalDenied);
         let request = person.last_request();
-        assert!(request.secret && request.preview.contains("KEY=old"), "{tool}: {}", request.preview);
+        assert!(
+            request.preview.is_secret() && request.preview.text().contains("KEY=old"),
+            "{tool}: {}",
+            request.preview.text()
+        );
         let relayed = serde_json::to_string(&request.redacted_for_relay()).unwrap();
         assert!(!relayed.contains("KEY") && relayed.contains(".env"), "{tool}: {relayed}");
     }
     assert_eq!(world.error("read_file", &json!({"path": ".env"})), ErrorKind::ApprovalDenied);
-    expect!["read `.env` (8 bytes)"].assert_eq(&person.last_request().preview);
+    expect!["read `.env` (8 bytes)"].assert_eq(&person.last_request().preview.text());
 }
 
 type ExternalEdit = fn(&Path);

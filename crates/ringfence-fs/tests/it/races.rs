@@ -366,7 +366,7 @@ fn work(
             tally.violations.push(format!("{tool} {arguments} gave away {word}: {}", reply.text));
         }
         let sum = tally.by_tool.entry(tool).or_default();
-        match reply.error {
+        match reply.error_kind() {
             None => {
                 sum.0 += 1;
                 succeeded[at].fetch_add(1, Ordering::Relaxed);
@@ -376,7 +376,7 @@ fn work(
                 *tally.errors.entry(format!("{kind:?}")).or_default() += 1;
             }
         }
-        if reply.error == Some(ErrorKind::Timeout) {
+        if reply.error_kind() == Some(ErrorKind::Timeout) {
             tally.violations.push(format!("{tool} {arguments} hung"));
             break;
         }

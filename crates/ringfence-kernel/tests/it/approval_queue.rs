@@ -39,7 +39,7 @@ async fn calls_at_once_are_asked_about_one_after_the_other() {
         answer(&test_host, response(true));
     }
     for call in calls {
-        assert_eq!(call.await.unwrap().error, None);
+        assert_eq!(call.await.unwrap().error_kind(), None);
     }
     assert_eq!(test_host.runs(), 3);
 }
@@ -49,7 +49,7 @@ async fn a_call_without_a_question_does_not_wait_for_one() {
     let test_host = HostSetup::default().build();
     let asked = test_host.start(&json!({"path": "ask"}), &CancellationToken::new());
     test_host.approver.asked_notify.notified().await;
-    assert_eq!(test_host.call(&json!({"path": "free"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "free"})).await.error_kind(), None);
     assert!(!asked.is_finished());
     asked.abort();
 }
@@ -165,7 +165,7 @@ async fn after_three_denials_in_a_row_the_session_is_paused() {
     assert_eq!(reply_json(&reply)["error"]["details"], json!({"paused": true, "session": "test"}));
     assert_eq!(test_host.trace.lines().last().unwrap(), "refused ApprovalDenied ask");
     // What needs no question goes.
-    assert_eq!(test_host.call(&json!({"path": "free"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "free"})).await.error_kind(), None);
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn only_a_person_resumes_a_session() {
     assert_error(&test_host.call(&json!({"path": "ask"})).await, ErrorKind::ApprovalDenied);
     assert!(inbox(&person).resume_session("test", Assurance::Person).unwrap());
     assert!(ApprovalInbox { ..inbox(&person) }.paused_sessions(1).unwrap().is_empty());
-    assert_eq!(test_host.call(&json!({"path": "ask"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "ask"})).await.error_kind(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +263,7 @@ async fn the_next_is_asked_when_the_one_before_it_is_over_and_not_before() {
     let test_host = HostSetup { script, ..HostSetup::with_answers([approve(), approve()]) }.build();
     let calls = [1, 2].map(|_| test_host.start(&json!({"path": "ask"}), &CancellationToken::new()));
     for call in calls {
-        assert_eq!(call.await.unwrap().error, None);
+        assert_eq!(call.await.unwrap().error_kind(), None);
     }
     let approved = "begin approved change ask";
     assert_eq!(test_host.trace.lines(), [approved, "end ok ask", approved, "end ok ask"]);

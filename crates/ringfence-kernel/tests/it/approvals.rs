@@ -38,10 +38,10 @@ async fn the_request_shows_the_call_and_the_refusal_says_why() {
     assert!(reply.text.contains("I do not like it"), "{}", reply.text);
     let request = test_host.approver.asked.lock().unwrap()[0].clone();
     assert_eq!((request.step_id.as_str(), request.session.as_str(), request.tool.as_str()), ("1", "test", "act"));
-    assert_eq!((request.args, request.preview.as_str()), (json!({"path": "ask"}), "act on `ask`\nall of ask"));
+    assert_eq!((request.args, request.preview.text().as_str()), (json!({"path": "ask"}), "act on `ask`\nall of ask"));
     assert_eq!(request.reason, "the name says so");
     // What was found, and where.
-    assert!(request.fingerprint.starts_with("ask@"), "{}", request.fingerprint);
+    assert!(request.preview.fingerprint().starts_with("ask@"), "{}", request.preview.fingerprint());
     assert_eq!(test_host.runs(), 0);
 }
 
@@ -52,11 +52,11 @@ async fn a_relayed_request_shows_a_secret_in_one_line() {
     test_host.call(&json!({"path": "ask/secret"})).await;
     let asked = test_host.approver.asked.lock().unwrap().clone();
     let relayed: Vec<_> = asked.iter().map(|request| request.redacted_for_relay()).collect();
-    assert_eq!((relayed[0].preview.as_str(), &relayed[0].args), ("act on `ask`\nall of ask", &asked[0].args));
-    assert_eq!((relayed[1].preview.as_str(), &relayed[1].args), ("act on `ask/secret`", &json!(null)));
-    assert!(asked[1].secret && asked[1].preview.contains("all of ask/secret"));
+    assert_eq!((relayed[0].preview.text().as_str(), &relayed[0].args), ("act on `ask`\nall of ask", &asked[0].args));
+    assert_eq!((relayed[1].preview.text().as_str(), &relayed[1].args), ("act on `ask/secret`", &json!(null)));
+    assert!(asked[1].preview.is_secret() && asked[1].preview.text().contains("all of ask/secret"));
     // Nothing in it is the secret's any more.
-    assert!(!relayed[1].secret);
+    assert!(!relayed[1].preview.is_secret());
     assert_eq!((relayed[1].id.as_str(), &relayed[1].reason), (asked[1].id.as_str(), &asked[1].reason));
 }
 
@@ -299,7 +299,7 @@ async fn an_answer_counts_only_if_it_is_as_sure_as_the_rule_wants() {
     for (path, assurance, counts) in cases {
         let test_host = HostSetup::with_answers([decision_with(assurance, Option::None, approve())]).build();
         let reply = test_host.call(&json!({"path": path})).await;
-        assert_eq!(reply.error.is_none(), counts, "{path} {assurance:?}: {}", reply.text);
+        assert_eq!(reply.error_kind().is_none(), counts, "{path} {assurance:?}: {}", reply.text);
         assert_eq!(test_host.runs(), usize::from(counts));
         if !counts {
             assert_error(&reply, ErrorKind::ApprovalDenied);
@@ -350,7 +350,7 @@ async fn the_record_names_the_rule_and_who_said_yes() {
     ];
     let test_host = HostSetup::with_answers(answers).build();
     for path in ["ask", "ask", "ask", "free"] {
-        assert_eq!(test_host.call(&json!({"path": path})).await.error, None);
+        assert_eq!(test_host.call(&json!({"path": path})).await.error_kind(), None);
     }
     let expected =
         ["user by name the approver", "user by name no person", "user by name the approver", "user by name no person"];
@@ -391,7 +391,7 @@ async fn an_approval_does_not_cover_an_irrecoverable_loss() {
         });
         let test_host = HostSetup { script, ..HostSetup::with_answers([approve()]) }.build();
         let reply = test_host.call(&arguments).await;
-        assert_eq!((reply.error, test_host.runs()), (None, 1), "{arguments}: {}", reply.text);
+        assert_eq!((reply.error_kind(), test_host.runs()), (None, 1), "{arguments}: {}", reply.text);
     }
 }
 
@@ -415,6 +415,6 @@ async fn a_tool_is_told_who_approved() {
     let test_host =
         HostSetup { script, ..HostSetup::with_answers([decision_with(Assurance::Relayed, None, approve())]) }.build();
     for path in ["ask", "free"] {
-        assert_eq!(test_host.call(&json!({"path": path})).await.error, None);
+        assert_eq!(test_host.call(&json!({"path": path})).await.error_kind(), None);
     }
 }

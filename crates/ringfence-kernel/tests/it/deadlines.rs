@@ -100,7 +100,7 @@ async fn a_worker_that_was_given_up_cannot_commit_later() {
     held.waiting.recv().await.unwrap();
     assert!(!effect.load(Ordering::SeqCst), "an abandoned call changed something");
     held.release.send(()).unwrap();
-    assert_eq!(next.await.unwrap().error, None);
+    assert_eq!(next.await.unwrap().error_kind(), None);
     assert_eq!(test_host.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
 }
 
@@ -118,7 +118,7 @@ async fn a_call_whose_caller_goes_away_is_cancelled_and_recorded() {
     held.waiting.recv().await.unwrap();
     assert!(!effect.load(Ordering::SeqCst), "an abandoned call changed something");
     held.release.send(()).unwrap();
-    assert_eq!(next.await.unwrap().error, None);
+    assert_eq!(next.await.unwrap().error_kind(), None);
     assert_eq!(test_host.trace.lines(), ["begin change a", "end Cancelled a", "begin change b", "end ok b"]);
 }
 
@@ -191,7 +191,7 @@ async fn a_call_that_finds_no_free_worker_is_answered_at_its_deadline_and_never_
     held.release.send(()).unwrap();
     drop(held.release);
     // Neither waits in line any more: the next call gets the worker.
-    assert_eq!(test_host.call(&json!({"path": "d"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "d"})).await.error_kind(), None);
     assert_eq!(test_host.runs(), 2);
 }
 
@@ -239,7 +239,7 @@ async fn a_tool_that_panics_after_it_was_given_up_leaves_no_second_end() {
     assert_error(&call.await.unwrap(), ErrorKind::Cancelled);
     go.send(()).unwrap();
     // The only worker comes back when the first call is over.
-    assert_eq!(test_host.call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "a"})).await.error_kind(), None);
     assert_eq!(test_host.trace.lines(), ["begin change boom", "end Cancelled boom", "begin change a", "end ok a"]);
 }
 
@@ -251,7 +251,7 @@ async fn a_quick_call_runs_on_the_callers_own_thread() {
         Ok(())
     });
     let test_host = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
-    assert_eq!(test_host.call(&json!({"path": "a", "action": "read"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "a", "action": "read"})).await.error_kind(), None);
     assert_eq!(test_host.runs(), 1);
 }
 
@@ -287,7 +287,7 @@ async fn a_quick_tool_that_would_change_something_does_it_on_a_worker() {
         ticket.commit()
     });
     let test_host = HostSetup { non_blocking: true, ..HostSetup::with_script(script) }.build();
-    assert_eq!(test_host.call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "a"})).await.error_kind(), None);
     assert_eq!(
         (test_host.runs(), test_host.trace.lines()),
         (1, vec!["begin change a".to_owned(), "end ok a".to_owned()])
@@ -309,7 +309,7 @@ async fn many_calls_at_once_all_end_and_never_more_than_the_workers_run() {
     let calls: Vec<_> =
         (0..100).map(|n| test_host.start(&json!({"path": format!("f{n}")}), &CancellationToken::new())).collect();
     for call in calls {
-        assert_eq!(call.await.unwrap().error, None);
+        assert_eq!(call.await.unwrap().error_kind(), None);
     }
     assert_eq!(test_host.runs(), 100);
     assert!(most.load(Ordering::SeqCst) <= 3);

@@ -56,7 +56,7 @@ async fn a_plan_that_does_more_than_its_tool_says_is_refused() {
     let call =
         |arguments: &str| ToolCall { id: "1".to_owned(), name: "liar".to_owned(), arguments: arguments.to_owned() };
     let cancel = CancellationToken::new();
-    assert_eq!(host.call(&session, call(r#"{"write":false}"#), &cancel).await.unwrap().error, None);
+    assert_eq!(host.call(&session, call(r#"{"write":false}"#), &cancel).await.unwrap().error_kind(), None);
     assert_error(&host.call(&session, call(r#"{"write":true}"#), &cancel).await.unwrap(), ErrorKind::Internal);
 }
 
@@ -66,7 +66,7 @@ fn a_tool_that_is_chosen_by_one_name_is_chosen_by_all() {
     let faces = || {
         [
             ToolBinding::standard::<Args, Args>("liar"),
-            ToolBinding::miniclaw::<Args>("lie", |_| String::new()),
+            ToolBinding::miniclaw::<Args, Args>("lie", |_| String::new()),
             ToolBinding::crewagent::<Args, Args>("fs.liar"),
         ]
     };

@@ -262,7 +262,7 @@ async fn changes_asked_about_are_kept_when_approved_and_discarded_when_denied() 
     ];
     assert_eq!(stage.trace.lines(), lines);
     let asked = stage.approver.asked.lock().unwrap()[0].clone();
-    assert_eq!((asked.preview.as_str(), asked.grant), ("keep `ask`", None));
+    assert_eq!((asked.preview.text().as_str(), asked.grant), ("keep `ask`", None));
 }
 
 #[tokio::test]
@@ -305,7 +305,7 @@ async fn every_group_is_decided_by_itself_with_one_question_and_one_change() {
         stage.run(json!({"path": path})).await;
         assert_eq!(stage.trace.lines()[1..], lines, "{path}");
         let questions: Vec<String> =
-            stage.approver.asked.lock().unwrap().iter().map(|request| request.preview.clone()).collect();
+            stage.approver.asked.lock().unwrap().iter().map(|request| request.preview.text()).collect();
         assert_eq!(questions, asked.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{path}");
     }
 }
@@ -386,7 +386,7 @@ async fn a_call_cancelled_while_its_changes_wait_keeps_what_is_allowed() {
         stage.approver.asked_notify.notified().await;
         cancel.cancel();
         let reply = call.await.unwrap();
-        assert_eq!(reply.error, error, "{}", reply.text);
+        assert_eq!(reply.error_kind(), error, "{}", reply.text);
         assert_eq!(stage.trace.lines()[1..], lines, "{arguments}");
     }
 }
@@ -484,7 +484,7 @@ async fn other_calls_go_on_while_programs_take_all_their_places() {
     stage.trace.wait_for_lines(1).await;
     let call = ToolCall { id: "2".to_owned(), name: "look".to_owned(), arguments: json!({"path": "a"}).to_string() };
     let reply = stage.host.call(&stage.session, call, &CancellationToken::new()).await.unwrap();
-    assert_eq!(reply.error, None, "{}", reply.text);
+    assert_eq!(reply.error_kind(), None, "{}", reply.text);
     assert!(!program.is_finished());
     go.send(()).unwrap();
     assert_eq!(program.await.unwrap()["value"]["committed"], true);

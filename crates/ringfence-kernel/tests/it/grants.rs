@@ -53,7 +53,7 @@ fn offered_grant(test_host: &TestHost) -> Option<String> {
 async fn a_grant_is_not_asked_about_again_and_allows_nothing_else() {
     let store = memory_store();
     let test_host = asking_host(&store, [approve_always(), deny(), deny()]);
-    assert_eq!(test_host.call(&json!({"path": "docs/a.md"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "docs/a.md"})).await.error_kind(), None);
     let shown =
         r#"{ decision = "allow", tool = "act", effect = "overwrite", path = "docs/a.md", mount = "workspace" }"#;
     assert_eq!(offered_grant(&test_host).unwrap(), shown);
@@ -75,9 +75,9 @@ async fn a_grant_is_not_asked_about_again_and_allows_nothing_else() {
 #[tokio::test]
 async fn a_grant_holds_for_every_host_on_that_directory_until_it_is_revoked() {
     let store = memory_store();
-    assert_eq!(asking_host(&store, [approve_always()]).call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(asking_host(&store, [approve_always()]).call(&json!({"path": "a"})).await.error_kind(), None);
     let other = asking_host(&store, [deny()]);
-    assert_eq!(other.call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(other.call(&json!({"path": "a"})).await.error_kind(), None);
     let elsewhere = HostSetup { directory: Some("another"), ..setup(&store, LayeredRules::from_preset(Preset::Ask)) };
     let elsewhere = HostSetup { approver: ScriptedApprover::with_answers([deny()]), ..elsewhere }.build();
     assert_error(&elsewhere.call(&json!({"path": "a"})).await, ErrorKind::ApprovalDenied);
@@ -164,7 +164,7 @@ async fn a_deferred_call_is_granted_by_the_rule_that_was_shown() {
         store.answer(&suspended.request_id, &approve_always(), SystemTime::now()).unwrap();
         let cancel = tokio_util::sync::CancellationToken::new();
         let reply = test_host.host.resume(&test_host.session, &suspended.token, &cancel).await.unwrap();
-        assert_eq!(reply.error, (!kept).then_some(ErrorKind::ApprovalDenied), "{arguments}: {}", reply.text);
+        assert_eq!(reply.error_kind(), (!kept).then_some(ErrorKind::ApprovalDenied), "{arguments}: {}", reply.text);
         let grants = store.grants(SystemTime::now()).unwrap().len();
         assert_eq!((test_host.runs(), grants), (usize::from(kept), usize::from(kept)));
     }
@@ -182,7 +182,7 @@ async fn without_a_known_directory_nothing_is_grantable() {
 #[tokio::test]
 async fn a_grant_cannot_stand_against_a_deny_that_came_later() {
     let store = memory_store();
-    assert_eq!(asking_host(&store, [approve_always()]).call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(asking_host(&store, [approve_always()]).call(&json!({"path": "a"})).await.error_kind(), None);
     let deny = rule(json!({"decision": "deny", "path": "a"}));
     let test_host =
         setup(&store, LayeredRules::from_preset(Preset::Ask).with_layer(PolicyLayer::User, vec![deny])).build();

@@ -391,6 +391,6 @@ pub(crate) fn reply_json(reply: &ToolReply) -> Value {
 
 #[track_caller]
 pub(crate) fn assert_error(reply: &ToolReply, kind: ErrorKind) {
-    assert_eq!(reply.error, Some(kind), "{}", reply.text);
+    assert_eq!(reply.error_kind(), Some(kind), "{}", reply.text);
     assert_eq!(reply_json(reply)["ok"], false);
 }

@@ -43,7 +43,12 @@ async fn a_resumed_call_brings_its_answer_along() {
         let test_host = deferring_host();
         let SuspendedCall { token, .. } = test_host.suspend(&json!({"path": "ask"})).await;
         let reply = test_host.resume_call(&token, r#" { "path" : "ask" } "#, relayed_decision(approved)).await;
-        assert_eq!((reply.error.is_none(), test_host.runs()), (approved, usize::from(approved)), "{}", reply.text);
+        assert_eq!(
+            (reply.error_kind().is_none(), test_host.runs()),
+            (approved, usize::from(approved)),
+            "{}",
+            reply.text
+        );
         let again = test_host.resume_call(&token, r#"{"path":"ask"}"#, relayed_decision(true)).await;
         assert_error(&again, ErrorKind::ApprovalDenied);
         assert_eq!(test_host.runs(), usize::from(approved));

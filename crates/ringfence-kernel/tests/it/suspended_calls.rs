@@ -67,7 +67,7 @@ async fn an_answer_from_another_front_ends_the_waiting() {
         let id = test_host.pending()[0].id.clone();
         test_host.answer(&id, response(approved));
         let reply = call.await.unwrap();
-        assert_eq!((reply.error.is_none(), test_host.runs()), (approved, runs), "{}", reply.text);
+        assert_eq!((reply.error_kind().is_none(), test_host.runs()), (approved, runs), "{}", reply.text);
         assert!(store.request(&id).unwrap().is_none());
         if approved {
             assert_eq!(*test_host.trace.permissions.lock().unwrap(), ["user by name the person"]);
@@ -131,7 +131,7 @@ async fn a_request_outlives_the_host_that_opened_it() {
     let later = deferring_setup(&store).build();
     assert_eq!(later.pending()[0].id, request);
     later.answer(&request, response(true));
-    assert_eq!(later.resume(&token).await.error, None);
+    assert_eq!(later.resume(&token).await.error_kind(), None);
     assert_eq!(later.runs(), 1);
 }
 
@@ -150,7 +150,7 @@ async fn a_token_of_another_store_principal_or_session_is_refused() {
         assert_refused(&test_host.resume(&altered).await, "not issued to this caller");
     }
     // None of this used it up.
-    assert_eq!(test_host.resume(&token).await.error, None);
+    assert_eq!(test_host.resume(&token).await.error_kind(), None);
 }
 
 #[tokio::test]
@@ -228,7 +228,7 @@ async fn of_two_who_bring_a_call_back_at_once_one_runs_it() {
     let test_host = HostSetup { store: hooked, ..HostSetup::default() }.build();
     let (one, two) = tokio::join!(test_host.resume(&token), test_host.resume(&token));
     assert_eq!(test_host.runs(), 1);
-    let late = if one.error.is_some() { one } else { two };
+    let late = if one.error_kind().is_some() { one } else { two };
     assert_refused(&late, "already used");
 }
 
@@ -265,7 +265,7 @@ async fn an_answer_is_to_one_question_and_to_no_other_about_the_same_target() {
         test_host.answer(&request, response(true));
         *asks.0.lock().unwrap() = later;
         let reply = test_host.resume(&token).await;
-        assert_eq!(reply.error, (!same).then_some(ErrorKind::Conflict), "{later:?}: {}", reply.text);
+        assert_eq!(reply.error_kind(), (!same).then_some(ErrorKind::Conflict), "{later:?}: {}", reply.text);
         assert_eq!(test_host.runs(), usize::from(same));
     }
 }
@@ -294,7 +294,7 @@ async fn other_arguments_are_shown_before_they_are_approved_and_do_nothing_by_th
     let agent = Principal::agent("agent");
     assert!(test_host.host.inbox(&agent).open_draft(&id, json!({}), SystemTime::now()).is_err());
     test_host.answer(&id, ApprovalResponse { modified_args: Some(json!({"path": "ask"})), ..response(true) });
-    assert_eq!((call.await.unwrap().error, test_host.runs()), (None, 1));
+    assert_eq!((call.await.unwrap().error_kind(), test_host.runs()), (None, 1));
     // A deferred call has no approver that could answer.
     let away = deferring_setup(&store).build();
     let SuspendedCall { request_id: request, .. } = away.defer(&json!({"path": "ask"})).await;

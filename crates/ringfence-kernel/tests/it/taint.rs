@@ -34,9 +34,9 @@ async fn reading_a_secret_and_fetching_add_lasting_taint() {
     test_host.call(&json!({"path": "a", "action": "read"})).await;
     test_host.call(&json!({"path": ".env"})).await;
     assert_eq!(taint_names(&test_host), [] as [&str; 0]);
-    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error_kind(), None);
     assert_eq!(taint_names(&test_host), ["read-secret"]);
-    assert_eq!(test_host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await.error_kind(), None);
     assert_eq!(taint_names(&test_host), ["read-secret", "has-egress"]);
     test_host.call(&json!({"path": "a", "action": "read"})).await;
     assert_eq!(taint_names(&test_host), ["read-secret", "has-egress"]);
@@ -77,7 +77,7 @@ async fn a_tool_says_that_it_saw_what_strangers_wrote() {
 async fn after_two_taints_the_third_is_asked_about() {
     let test_host = HostSetup { approver: ScriptedApprover::with_answers([approve()]), ..allowing_setup() }.build();
     test_host.session.taint.add(Taint::SawUntrusted);
-    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error_kind(), None);
     assert_eq!(test_host.approver.asked_paths(), [] as [Value; 0]);
     let reply = test_host.call(&json!({"path": "docs.rs:443", "action": "fetch"})).await;
     assert_eq!(reply_json(&reply)["value"], json!({"path": "docs.rs:443", "approved": true}));
@@ -92,7 +92,7 @@ async fn a_non_blocking_call_is_not_judged_by_its_own_taint() {
         json!({"decision": "allow"}),
     ]);
     let test_host = HostSetup { non_blocking: true, policy: Box::new(once), ..HostSetup::default() }.build();
-    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": ".env", "action": "read"})).await.error_kind(), None);
     assert_eq!((taint_names(&test_host), test_host.runs()), (vec!["read-secret"], 1));
     assert_error(&test_host.call(&json!({"path": ".env", "action": "read"})).await, ErrorKind::PermissionDenied);
 }
@@ -154,13 +154,13 @@ async fn a_yes_to_what_has_become_worse_meanwhile_does_not_count() {
     assert_eq!(test_host.runs(), 0);
     // What has nothing to do with it goes on.
     let test_host = host_tainted_while_asking([approve()], rules([json!({"decision": "ask", "path": "a"})]));
-    assert_eq!(test_host.call(&json!({"path": "a"})).await.error, None);
+    assert_eq!(test_host.call(&json!({"path": "a"})).await.error_kind(), None);
     // And so does a call that is allowed by now, and adds its taint.
     let allow = json!({"decision": "allow", "effect": "fetch", "when": ["read-secret", "saw-untrusted"]});
     let rule = |text: Value| PolicyRule::new(serde_json::from_value(text).unwrap(), "rule").unwrap();
     let policy = rules([json!({"decision": "ask"})]).with_layer(PolicyLayer::Managed, vec![rule(allow)]);
     let test_host = host_tainted_while_asking([approve()], policy);
-    assert_eq!(test_host.call(&fetch).await.error, None);
+    assert_eq!(test_host.call(&fetch).await.error_kind(), None);
     assert_eq!(taint_names(&test_host), ["read-secret", "saw-untrusted", "has-egress"]);
 }
 
@@ -190,6 +190,6 @@ async fn a_call_that_an_earlier_version_suspended_is_resumed_by_the_old_name_of_
         store.open_request(&ApprovalRequest { rule: stored.to_owned(), ..request.clone() }).unwrap();
         store.answer(&request.id, &approve(), SystemTime::now()).unwrap();
         let reply = host.host.resume(&host.session, &suspended.token, &CancellationToken::new()).await.unwrap();
-        assert_eq!(reply.error, error, "{stored}: {}", reply.text);
+        assert_eq!(reply.error_kind(), error, "{stored}: {}", reply.text);
     }
 }

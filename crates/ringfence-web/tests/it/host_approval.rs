@@ -41,7 +41,7 @@ fn no_name_is_looked_up_before_approval() {
     assert!(world.names.asked().is_empty());
     assert_eq!(server.hits(), 0);
     let asked = world.asked.lock().unwrap();
-    assert!(asked[0].preview.contains(&url), "{}", asked[0].preview);
+    assert!(asked[0].preview.text().contains(&url), "{}", asked[0].preview.text());
     assert!(!world.session.taint.contains(Taint::SawUntrusted) && !world.session.taint.contains(Taint::HasEgress));
 }
 
@@ -91,7 +91,7 @@ fn a_redirect_target_is_asked_about_and_recorded_before_it_is_requested() {
     assert_eq!(reply["value"]["body"], "at /there", "{reply}");
     assert_eq!(reply["value"]["finalUrl"], format!("http://two.example.org:{port}/there"));
     assert_eq!(reply["value"]["redirects"], json!([format!("http://one.example.org:{port}/go")]));
-    let summary = world.asked.lock().unwrap()[0].preview.clone();
+    let summary = world.asked.lock().unwrap()[0].preview.text();
     assert!(summary.contains(&format!("redirected from http://one.example.org:{port}/go")), "{summary}");
     let trace = world.trace.event_paths();
     assert_eq!(
@@ -162,7 +162,7 @@ fn a_redirect_to_a_part_of_the_host_that_is_asked_about_waits_for_a_yes() {
     let (world, server, reply) = redirect_within_host("/private/collect", "ask", true);
     assert_eq!(reply["value"]["body"], "at /private/collect", "{reply}");
     let host = format!("one.example.org:{}", server.address.port());
-    let shown = world.asked.lock().unwrap()[0].preview.clone();
+    let shown = world.asked.lock().unwrap()[0].preview.text();
     for words in [format!("POST http://{host}/private/collect"), format!("redirected from http://{host}/public/x")] {
         assert!(shown.contains(&words), "{shown}");
     }

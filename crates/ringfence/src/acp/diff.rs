@@ -1,9 +1,11 @@
-//! ACP diff content from unified diffs: path, old text and new text of every hunk.
+//! ACP diff content: path, old text and new text of every hunk of a preview, or of a patch that a model sent.
 //!
-//! A hunk is as long as its header says, so that no line of a file is taken for a header. Text that is not a diff stays
-//! text: nothing of a preview gets lost.
+//! A hunk of a patch is as long as its header says, so that no line of a file is taken for a header. Text that is not a
+//! diff stays text.
 //!
 //! Not here: making diffs. A preview has them.
+
+use ringfence_kernel::{DiffHunk, DiffLineChange, DiffPart, FileDiff, LineDiff};
 
 /// One stretch of a file that changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +25,22 @@ pub(super) struct TextWithDiffs {
     pub(super) hunks: Vec<AcpHunk>,
 }
 
-/// Takes a text apart.
+/// The hunks of a preview.
+pub(super) fn hunks_of(diff: &LineDiff) -> Vec<AcpHunk> {
+    let files = diff.parts.iter().filter_map(|part| match part {
+        DiffPart::File(file) => Some(file),
+        DiffPart::Note { .. } => None,
+    });
+    let hunk = |file: &FileDiff, hunk: &DiffHunk| AcpHunk {
+        path: file.new_path.as_ref().or(file.old_path.as_ref()).cloned().unwrap_or_default(),
+        line: if hunk.new.count == 0 { hunk.old.first } else { hunk.new.first }.max(1),
+        old: file.old_path.as_ref().map(|_| hunk.side(DiffLineChange::Removed)),
+        new: hunk.side(DiffLineChange::Added),
+    };
+    files.flat_map(|file| file.hunks.iter().map(move |stretch| hunk(file, stretch))).collect()
+}
+
+/// Takes a patch apart that a model sent.
 pub(super) fn parse_diffs(text: &str) -> TextWithDiffs {
     let mut shown = TextWithDiffs::default();
     let mut lines = text.lines().peekable();

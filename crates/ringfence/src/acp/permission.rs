@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance, AuthScope,
-    Principal,
+    DiffPart, LineDiff, Preview, PreviewBody, Principal,
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ impl Approver for AcpApprover {
             let question = PermissionRequest::from_approval(request, &self.updates);
             let card = self.updates.tool_call_update(question.diffs.clone(), question.tool_call_fields(request));
             let needs_person = request.assurance > Assurance::Relayed;
-            if request.secret || (needs_person && matches!(tool_kind(&request.tool), "read" | "search")) {
+            if request.preview.is_secret() || (needs_person && matches!(tool_kind(&request.tool), "read" | "search")) {
                 self.updates.hide_reply();
             }
             if needs_person {
@@ -92,26 +92,41 @@ impl PermissionRequest {
     fn from_approval(request: &ApprovalRequest, screen: &AcpSessionUpdates) -> Self {
         let request = request.redacted_for_relay();
         let asks = format!("Ringfence requires approval: {}\n\n", request.reason);
-        let end = request.preview.floor_char_boundary(MAX_PREVIEW_BYTES);
-        if end < request.preview.len() {
-            let more = request.preview.len() - end;
+        let preview = request.preview.text();
+        let end = preview.floor_char_boundary(MAX_PREVIEW_BYTES);
+        if end < preview.len() {
+            let more = preview.len() - end;
             let rest = format!("\n… {more} bytes more: `ringfence approvals show {}`", request.id);
-            return Self { text: format!("{asks}{}{rest}", &request.preview[..end]), diffs: Vec::new() };
+            return Self { text: format!("{asks}{}{rest}", &preview[..end]), diffs: Vec::new() };
         }
-        let shown = diff::parse_diffs(&request.preview);
-        let diffs = screen.diff_contents(&shown.hunks);
+        let PreviewBody::Diff(diff) = request.preview.body() else {
+            let text = preview.lines().fold(asks, |text, line| text + line + "\n");
+            return Self { text, diffs: Vec::new() };
+        };
+        let hunks = diff::hunks_of(diff);
+        let diffs = screen.diff_contents(&hunks);
         // A file outside of the workspace has no path in the editor: everything is text then.
-        match diffs.len() == shown.hunks.len() {
-            true => Self { text: asks + &shown.text, diffs },
-            false => Self { text: asks + &request.preview, diffs: Vec::new() },
+        match diffs.len() == hunks.len() {
+            true => Self { text: asks + &text_without_hunks(&request.preview, diff), diffs },
+            false => Self { text: asks + &preview, diffs: Vec::new() },
         }
     }
 
     fn tool_call_fields(&self, request: &ApprovalRequest) -> Value {
         let mut content = vec![text_content(&self.text)];
         content.extend(self.diffs.iter().cloned());
-        json!({"title": request.summary, "kind": tool_kind(&request.tool), "status": "pending", "content": content})
+        json!({"title": request.preview.summary(), "kind": tool_kind(&request.tool), "status": "pending", "content": content})
     }
+}
+
+/// Everything of a preview that is not in a hunk, a line each.
+fn text_without_hunks(preview: &Preview, diff: &LineDiff) -> String {
+    let notes = diff.parts.iter().filter_map(|part| match part {
+        DiffPart::Note { text } => Some(text.as_str()),
+        DiffPart::File(_) => None,
+    });
+    let lines = preview.lines().iter().map(String::as_str);
+    std::iter::once(preview.summary()).chain(lines).chain(notes).map(|line| format!("{line}\n")).collect()
 }
 
 fn with_text(mut card: Value, text: &str) -> Value {

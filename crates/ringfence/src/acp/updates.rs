@@ -9,8 +9,10 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome, Ledger, RequestedCall, TranscriptMessage};
-use ringfence_kernel::{WORKSPACE_MOUNTS, sanitize_line, sanitize_text};
+use ringfence_agent::{
+    AgentEvent, AgentObserver, AgentOutcome, Ledger, RequestedCall, ToolResultSummary, TranscriptMessage,
+};
+use ringfence_kernel::{ToolReply, WORKSPACE_MOUNTS, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
 use crate::acp::connection::AcpClientConnection;
@@ -53,6 +55,14 @@ struct AcpToolCall {
     hidden: bool,
 }
 
+/// The result of a call, for its card.
+struct AcpToolResult<'a> {
+    text: &'a str,
+    is_error: bool,
+    /// The call created a file.
+    created: bool,
+}
+
 impl AcpSessionUpdates {
     pub(super) fn new(client: AcpClientConnection, root: PathBuf) -> Self {
         Self { client, root, session: OnceLock::new(), state: Mutex::default() }
@@ -75,14 +85,18 @@ impl AcpSessionUpdates {
                     }
                     calls.clone_from(asked);
                 }
-                TranscriptMessage::Tool { call_id, text, is_error, .. } => {
+                TranscriptMessage::Tool { call_id, text, is_error, summary, .. } => {
                     if let Some(call) = calls.iter().find(|call| call.id == *call_id) {
                         self.start_tool_call(call);
                         // It is no longer known what of it was secret.
                         if matches!(tool_kind(&call.name), "read" | "search") {
                             self.hide_reply();
                         }
-                        self.finish_tool_call(call, text, *is_error);
+                        let shown = summary.text.as_ref().unwrap_or(text);
+                        self.finish_tool_call(
+                            call,
+                            AcpToolResult { text: shown, is_error: *is_error, created: summary.created },
+                        );
                     }
                 }
             }
@@ -178,21 +192,21 @@ impl AcpSessionUpdates {
         }));
     }
 
-    fn finish_tool_call(&self, call: &RequestedCall, text: &str, is_error: bool) {
+    fn finish_tool_call(&self, call: &RequestedCall, result: AcpToolResult<'_>) {
+        let AcpToolResult { text, is_error, created } = result;
         let is_open = self.state().current_call.as_ref().is_some_and(|card| card.call_id == call.id);
         if !is_open {
             self.start_tool_call(call);
         }
         let Some(mut card) = self.state().current_call.take() else { return };
-        let reply: Value = serde_json::from_str(text).unwrap_or_default();
-        if card.diffs.is_empty() && reply["value"]["created"] == true {
+        if card.diffs.is_empty() && created {
             card.diffs = self.diff_contents(&created_file_hunks(call));
         }
         let mut content = std::mem::take(&mut card.diffs);
         if card.hidden && !is_error {
             content = vec![text_content("(result not shown)")];
         } else if content.is_empty() || is_error {
-            content.push(text_content(&truncate_text(&reply_summary(&reply).unwrap_or_else(|| text.to_owned()))));
+            content.push(text_content(&truncate_text(text)));
         }
         let status = if is_error { "failed" } else { "completed" };
         self.send_tool_call_update(json!({"toolCallId": card.id, "status": status, "content": content}));
@@ -274,7 +288,12 @@ impl AgentObserver for AcpSessionUpdates {
             AgentEvent::Note { text } => self.note(text),
             AgentEvent::Call { call } => self.start_tool_call(call),
             AgentEvent::Output { call_id, text, .. } => self.append_output(call_id, text),
-            AgentEvent::Result { call, text, error, .. } => self.finish_tool_call(call, text, error.is_some()),
+            AgentEvent::Result { call, reply, .. } => {
+                let ToolResultSummary { created, text } = ToolResultSummary::from_reply(reply);
+                let text = text.or_else(|| file_contents(reply));
+                let text = text.as_ref().unwrap_or(&reply.text);
+                self.finish_tool_call(call, AcpToolResult { text, is_error: reply.outcome.is_err(), created });
+            }
             AgentEvent::Compacted { results, messages } => {
                 self.note(&cards::compaction_note(*results, *messages));
             }
@@ -307,12 +326,10 @@ pub(super) fn text_content(text: &str) -> Value {
     json!({"type": "content", "content": {"type": "text", "text": text}})
 }
 
-/// The part of a reply for a person, where that is less than all of it.
-fn reply_summary(reply: &Value) -> Option<String> {
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let value = &reply["value"];
-    let printed = || Some(format!("{}{}", value["stdout"].as_str()?, value["stderr"].as_str()?));
-    text(&reply["error"]["message"]).or_else(|| text(&value["content"])).or_else(printed)
+/// The contents of a file that was read.
+fn file_contents(reply: &ToolReply) -> Option<String> {
+    let value = reply.outcome.as_ref().ok()?.to_value();
+    value["content"].as_str().map(str::to_owned)
 }
 
 fn truncate_text(text: &str) -> String {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use ringfence_agent::{AgentOutcome, RequestedCall};
-use ringfence_kernel::{ErrorKind, sanitize_line};
+use ringfence_kernel::{ToolReply, sanitize_line};
 use serde_json::Value;
 
 /// Characters of a line.
@@ -49,16 +49,14 @@ pub(crate) fn change_lines(call: &RequestedCall) -> Vec<String> {
 }
 
 /// The result of a call.
-pub(crate) fn result_line(text: &str, error: Option<ErrorKind>, duration: Duration) -> String {
-    let reply: Value = serde_json::from_str(text).unwrap_or_default();
+pub(crate) fn result_line(reply: &ToolReply, duration: Duration) -> String {
     let time = format!("{} ms", duration.as_millis());
-    if error.is_some() {
-        let message = reply["error"]["message"].as_str().unwrap_or(text);
-        return clip(&format!("failed ({time}): {}", sanitize_line(message)));
-    }
-    match reply["value"]["exitCode"].as_i64() {
-        Some(code) => format!("exit code {code} ({time})"),
-        None => format!("ok ({time})"),
+    match &reply.outcome {
+        Err(error) => clip(&format!("failed ({time}): {}", sanitize_line(&error.message))),
+        Ok(value) => match value.to_value()["exitCode"].as_i64() {
+            Some(code) => format!("exit code {code} ({time})"),
+            None => format!("ok ({time})"),
+        },
     }
 }
 
@@ -115,7 +113,8 @@ mod tests {
     use std::time::Duration;
 
     use ringfence_agent::RequestedCall;
-    use ringfence_kernel::ErrorKind;
+    use ringfence_kernel::{ErrorKind, ReplyValue, ToolError, ToolReply};
+    use serde_json::json;
 
     fn called(name: &str, arguments: &str) -> RequestedCall {
         RequestedCall { id: "a".to_owned(), name: name.to_owned(), arguments: arguments.to_owned() }
@@ -147,10 +146,13 @@ mod tests {
 
     #[test]
     fn a_result_says_how_it_went() {
-        let time = Duration::from_millis(12);
-        assert_eq!(super::result_line("ok: read", None, time), "ok (12 ms)");
-        assert_eq!(super::result_line(r#"{"ok":true,"value":{"exitCode":3}}"#, None, time), "exit code 3 (12 ms)");
-        let error = r#"{"ok":false,"error":{"code":"X","message":"no such file"}}"#;
-        assert_eq!(super::result_line(error, Some(ErrorKind::NotFound), time), "failed (12 ms): no such file");
+        let line = |outcome| {
+            let reply = ToolReply { call_id: "a".to_owned(), outcome, text: String::new(), suspended: None };
+            super::result_line(&reply, Duration::from_millis(12))
+        };
+        assert_eq!(line(Ok(ReplyValue::default())), "ok (12 ms)");
+        assert_eq!(line(Ok(ReplyValue::new(json!({"exitCode": 3})))), "exit code 3 (12 ms)");
+        let error = ToolError::new(ErrorKind::NotFound, "no such file");
+        assert_eq!(line(Err(error)), "failed (12 ms): no such file");
     }
 }

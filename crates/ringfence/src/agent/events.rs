@@ -22,8 +22,8 @@ pub(crate) fn event_json(event: &AgentEvent<'_>) -> Value {
             json!({"type": "output", "id": call_id, "stream": stream, "text": text})
         }
         AgentEvent::AwaitingApproval { request } => json!({"type": "waiting", "request": request.redacted_for_relay()}),
-        AgentEvent::Result { call, text, error, duration } => json!({
-            "type": "result", "id": call.id, "name": call.name, "text": text, "isError": error.is_some(),
+        AgentEvent::Result { call, reply, duration } => json!({
+            "type": "result", "id": call.id, "name": call.name, "text": reply.text, "isError": reply.outcome.is_err(),
             "durationMs": millis(*duration),
         }),
         AgentEvent::Compacted { results, messages } => {

@@ -5,7 +5,7 @@
 //! decides, and does not read prose.
 
 use ringfence_kernel::{Dialect, Host, Session, ToolCall};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -56,18 +56,8 @@ async fn project_instructions(
     let arguments = json!({ "path": path }).to_string();
     let call = ToolCall { id: "project-instructions".to_owned(), name: name.to_owned(), arguments };
     let reply = host.call(session, call, cancel).await?;
-    if reply.error.is_some() {
-        return Ok(None);
-    }
-    let value = || serde_json::from_str::<Value>(&reply.text).unwrap_or_default();
-    let content = match session.dialect {
-        Dialect::Miniclaw => reply.text.split_once('\n').map(|(_, content)| content.to_owned()),
-        Dialect::Standard => value()["value"]["content"].as_str().map(str::to_owned),
-        Dialect::Crewagent => {
-            let value = value();
-            value["content"].as_str().or(value["contentPreview"].as_str()).map(str::to_owned)
-        }
-    };
+    let Ok(value) = reply.outcome.map(|value| value.to_value()) else { return Ok(None) };
+    let content = value["content"].as_str().or(value["contentPreview"].as_str()).map(str::to_owned);
     Ok(content.filter(|content| !content.trim().is_empty()))
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{
-    ApprovalInbox, ApprovalRequest, ApprovalResponse, Assurance, DraftOutcome, InboxError, Principal,
+    ApprovalInbox, ApprovalRequest, ApprovalResponse, Assurance, DraftOutcome, InboxError, Preview, PreviewBody,
+    Principal,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,9 +71,26 @@ pub(super) struct ArgumentPreviewBody {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ArgumentPreview {
     summary: String,
+    /// The effect as text.
     preview: String,
     /// The preview shows the contents of a secret.
     secret: bool,
+    /// Further notes, a line each.
+    lines: Vec<String>,
+    /// The changes, or what else there is to see.
+    body: PreviewBody,
+}
+
+impl ArgumentPreview {
+    fn new(preview: &Preview) -> Self {
+        Self {
+            summary: preview.summary().to_owned(),
+            preview: preview.text(),
+            secret: preview.is_secret(),
+            lines: preview.lines().to_vec(),
+            body: preview.body().clone(),
+        }
+    }
 }
 
 /// An accepted answer.
@@ -216,9 +234,7 @@ pub(super) async fn preview(
         let (request, asked) = (id.clone(), draft.clone());
         let found = api.with_inbox(who.clone(), move |inbox| inbox.draft_of(&request, &asked)).await?;
         match found.map(|draft| draft.outcome) {
-            Some(Some(DraftOutcome::Planned { summary, preview, secret })) => {
-                return Ok(ArgumentPreview { summary, preview, secret });
-            }
+            Some(Some(DraftOutcome::Planned(preview))) => return Ok(ArgumentPreview::new(&preview)),
             Some(Some(DraftOutcome::Refused(why))) => return Err(ApiError::bad_request(why)),
             Some(None) if Instant::now() < until => sleep(POLL_INTERVAL / 3).await,
             _ => return Err(ApiError::conflict("the request is already answered, or its caller does not respond")),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{ResumeRequest, ToolCall, ToolReply};
+use ringfence_kernel::{ErrorKind, ResumeRequest, ToolCall, ToolReply};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -186,13 +186,14 @@ async fn run_call(
 }
 
 fn call_response(reply: ToolReply) -> CallResponse {
-    let ToolReply { call_id, text, error, suspended } = reply;
+    let error = reply.error_kind().map(ErrorKind::code);
+    let ToolReply { call_id, text, suspended, .. } = reply;
     let put_off = suspended.map(|put_off| ApiSuspendedCall {
         call: call_id.clone(),
         request: put_off.request_id,
         token: put_off.token,
     });
-    CallResponse { call_id, reply: text, error: error.map(ringfence_kernel::ErrorKind::code), suspended: put_off }
+    CallResponse { call_id, reply: text, error, suspended: put_off }
 }
 
 fn live_session(api: &ApiState, context: &ApiRequestContext) -> Result<Arc<LiveSession>, ApiError> {

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ringfence_kernel::{AuthScope, ErrorKind, Session, ToolCall};
+use ringfence_kernel::{AuthScope, ErrorKind, Session, ToolCall, ToolError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -153,11 +153,11 @@ impl ApiState {
     ) -> Result<R, ApiError> {
         let PersonSession { app, session, _owner } = self.person_session(who, workspace).await?;
         let reply = app.host.call(&session, page_call(tool, &arguments), &CancellationToken::new()).await?;
-        let mut outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        let Some(kind) = reply.error else { return Ok(outcome["value"].take().into()) };
-        let error = &outcome["error"];
-        let mut message = error["message"].as_str().unwrap_or(&reply.text).to_owned();
-        for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
+        let ToolError { kind, mut message, details, .. } = match reply.outcome {
+            Ok(value) => return Ok(value.to_value().into()),
+            Err(error) => error,
+        };
+        for conflict in details.get("conflicts").and_then(Value::as_array).into_iter().flatten() {
             let text = |key: &str| conflict[key].as_str().unwrap_or_default();
             let (path, expected, found) = (text("path"), text("expected"), text("found"));
             message.push_str(&format!("; {path}: expected {expected}, found {found}"));

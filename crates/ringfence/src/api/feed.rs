@@ -215,7 +215,7 @@ impl AuditSink for EventFeed {
         let mut contents = Value::Null;
         let count = match event {
             AuditEvent::Begin { .. } => Some(&self.counts.begun),
-            AuditEvent::End { error: Some(_), .. } => Some(&self.counts.failed),
+            AuditEvent::End { outcome: Err(_), .. } => Some(&self.counts.failed),
             AuditEvent::Refused { .. } => Some(&self.counts.refused),
             AuditEvent::End { .. } | AuditEvent::Overdue { .. } => None,
             AuditEvent::Connection { .. }
@@ -245,8 +245,8 @@ impl AuditSink for EventFeed {
                 data["refused"] = json!(refused);
                 "access-unlisted"
             }
-            AuditEvent::End { error, reply, duration } => {
-                data["error"] = json!(error.map(|error| error.kind.code()));
+            AuditEvent::End { outcome, reply, duration } => {
+                data["error"] = json!(outcome.err().map(|error| error.kind.code()));
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
                 contents = json!({"reply": truncate(reply)});
                 "end"

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
+use ringfence_kernel::PreviewBody;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -185,6 +186,10 @@ pub(super) struct ApprovalView {
     /// The preview shows the contents of a secret.
     secret: bool,
     fingerprint: String,
+    /// Further notes, a line each.
+    lines: Vec<String>,
+    /// The changes, or what else there is to see.
+    body: PreviewBody,
     /// The rule that "always" would add, if one can be added.
     grant: Option<String>,
     /// The call is deferred, and runs only when the caller calls again.

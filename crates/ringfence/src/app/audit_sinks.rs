@@ -45,7 +45,7 @@ impl AuditSink for CallLog {
             | AuditEvent::UnlistedConnections { .. } => {
                 return Ok(());
             }
-            AuditEvent::End { error, duration, .. } => (error, duration),
+            AuditEvent::End { outcome, duration, .. } => (outcome.err(), duration),
             AuditEvent::Refused { error, duration, .. } | AuditEvent::Overdue { error, duration, .. } => {
                 (Some(error), duration)
             }

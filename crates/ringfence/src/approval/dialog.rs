@@ -8,9 +8,10 @@
 
 use std::time::{Duration, Instant};
 
-use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_LIFETIME, sanitize_line};
+use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, GRANT_LIFETIME, Preview, sanitize_line};
 use serde_json::Value;
-use unicode_width::UnicodeWidthChar as _;
+
+use crate::approval::dialog_lines::{DialogLine, DialogStyle, json_lines, preview_lines, styled_line, wrap_lines};
 
 /// Time without input before keys count, so that a user who was typing something else stops first.
 const QUIET_TIME: Duration = Duration::from_millis(500);
@@ -49,24 +50,6 @@ pub(crate) struct WindowSize {
     pub(crate) columns: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DialogStyle {
-    Plain,
-    Title,
-    Faint,
-    Added,
-    Removed,
-    Hunk,
-    Prompt,
-}
-
-/// A line that fits the window.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DialogLine {
-    pub(crate) style: DialogStyle,
-    pub(crate) text: String,
-}
-
 /// A request on a screen.
 #[derive(Debug)]
 pub(crate) struct ApprovalDialog<'a> {
@@ -92,7 +75,7 @@ enum DialogState {
     },
     Help,
     /// With what the call would do then.
-    Edited(Value, String),
+    Edited(Value, Preview),
 }
 
 impl<'a> ApprovalDialog<'a> {
@@ -205,7 +188,7 @@ impl<'a> ApprovalDialog<'a> {
     }
 
     /// Sets the result of the editor, with the preview of the changed call.
-    pub(crate) fn set_edited(&mut self, left: Result<Value, String>, preview: String) {
+    pub(crate) fn set_edited(&mut self, left: Result<Value, String>, preview: Preview) {
         self.wrapped = None;
         match left {
             Ok(args) if args == self.request.args => {
@@ -356,62 +339,37 @@ fn approved_once() -> ApprovalResponse {
     ApprovalResponse { approved: true, ..ApprovalResponse::default() }
 }
 
-fn styled_line(style: DialogStyle, text: String) -> DialogLine {
-    DialogLine { style, text }
-}
-
-fn json_lines(args: &Value) -> Vec<DialogLine> {
-    let text = serde_json::to_string_pretty(args).unwrap_or_default();
-    escaped_lines(&text).into_iter().map(|text| styled_line(DialogStyle::Plain, text)).collect()
-}
-
-/// The preview; a diff has its colours.
-fn preview_lines(text: &str) -> Vec<DialogLine> {
-    let lines = escaped_lines(text.trim_end_matches('\n'));
-    let is_diff = lines.iter().any(|line| line.starts_with("@@ "));
-    let style = |line: &str| match line.as_bytes().first() {
-        Some(b'+') if is_diff => DialogStyle::Added,
-        Some(b'-') if is_diff => DialogStyle::Removed,
-        Some(b'@') if is_diff => DialogStyle::Hunk,
-        _ => DialogStyle::Plain,
-    };
-    lines.into_iter().map(|text| styled_line(style(&text), text)).collect()
-}
-
-/// Lines that are wider than the window go on in the next.
-fn wrap_lines(lines: Vec<DialogLine>, width: usize) -> Vec<DialogLine> {
-    let mut fitted = Vec::new();
-    for DialogLine { style, text } in lines {
-        let (mut part, mut used) = (String::new(), 0);
-        for c in text.chars() {
-            let wide = c.width().unwrap_or(0);
-            if used + wide > width {
-                fitted.push(styled_line(style, std::mem::take(&mut part)));
-                used = 0;
-            }
-            part.push(c);
-            used += wide;
-        }
-        fitted.push(styled_line(style, part));
-    }
-    fitted
-}
-
-/// Each line of a text by itself, without anything that is not seen.
-pub(crate) fn escaped_lines(text: &str) -> Vec<String> {
-    text.split('\n').map(|line| sanitize_line(&line.replace('\t', "    "))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant, SystemTime};
 
-    use ringfence_kernel::{ApprovalRequest, ApprovalResponse, Assurance, PolicyLayer};
+    use ringfence_kernel::{
+        ApprovalRequest, ApprovalResponse, Assurance, DiffHunk, DiffLine, DiffLineChange, DiffPart, DiffRange,
+        FileDiff, LineDiff, PolicyLayer, Preview, PreviewBody,
+    };
     use serde_json::{Value, json};
 
     use super::{ApprovalDialog, DialogKey, DialogState, DialogStep, DialogStyle, WindowSize, approved_once};
 
-    const PREVIEW: &str = "--- a\n+++ a\n@@ -1 +1 @@\n-old\n+changed\n";
+    /// A diff in which `old` becomes another line.
+    fn diff_preview(new: &str) -> Preview {
+        let line = |change, text: &str| DiffLine { change, text: text.to_owned(), unterminated: false };
+        let lines = vec![
+            line(DiffLineChange::Removed, "old"),
+            line(DiffLineChange::Added, new),
+            line(DiffLineChange::Unchanged, "same"),
+        ];
+        let range = DiffRange { first: 1, count: 2 };
+        let path = Some("a".to_owned());
+        let hunks = vec![DiffHunk { old: range, new: range, lines }];
+        let file = FileDiff { old_path: path.clone(), new_path: path, hunks };
+        let diff = LineDiff { parts: vec![DiffPart::File(file)] };
+        Preview::new("overwrite `a`", "f").with_body(PreviewBody::Diff(diff))
+    }
+
+    fn text_preview(text: &str) -> Preview {
+        Preview::new("overwrite `a`", "f").with_body(PreviewBody::Text(text.to_owned()))
+    }
 
     fn request() -> ApprovalRequest {
         let text = |text: &str| text.to_owned();
@@ -427,10 +385,7 @@ mod tests {
             rule: text("preset ask"),
             layer: PolicyLayer::Preset,
             assurance: Assurance::Relayed,
-            summary: String::new(),
-            secret: false,
-            preview: text("--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\u{202e}\n same\n"),
-            fingerprint: text("f"),
+            preview: diff_preview("new\u{202e}"),
             grant: Some(text("{ decision = \"allow\" }")),
             suspended: false,
             opened: SystemTime::UNIX_EPOCH,
@@ -528,21 +483,21 @@ mod tests {
         let request = request();
         let mut dialog = ApprovalDialog::new(&request);
         dialog.ready = true;
-        dialog.set_edited(Ok(json!({"path": "b"})), PREVIEW.to_owned());
+        dialog.set_edited(Ok(json!({"path": "b"})), diff_preview("changed"));
         assert!(screen(&mut dialog, 24, 80).concat().contains("\"path\": \"b\""));
         assert_eq!(dialog.accept_keys(&chars("e")), DialogStep::Edit(json!({"path": "b"})));
         let changed = ApprovalResponse { modified_args: Some(json!({"path": "b"})), ..approved_once() };
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(changed));
         let mut dialog = ApprovalDialog::new(&request);
         dialog.ready = true;
-        dialog.set_edited(Ok(Value::Null), PREVIEW.to_owned());
+        dialog.set_edited(Ok(Value::Null), diff_preview("changed"));
         dialog.accept_keys(&chars("n"));
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
         let mut dialog = ApprovalDialog::new(&request);
         dialog.ready = true;
-        dialog.set_edited(Err("bad\u{1b}".to_owned()), PREVIEW.to_owned());
+        dialog.set_edited(Err("bad\u{1b}".to_owned()), diff_preview("changed"));
         assert!(screen(&mut dialog, 24, 80).concat().contains(r"bad\u{1b}"));
-        dialog.set_edited(Ok(request.args.clone()), PREVIEW.to_owned());
+        dialog.set_edited(Ok(request.args.clone()), diff_preview("changed"));
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
     }
 
@@ -581,14 +536,14 @@ mod tests {
         assert_eq!(style(&request, "-old"), DialogStyle::Removed);
         assert_eq!(style(&request, "@@"), DialogStyle::Hunk);
         assert_eq!(style(&request, " same"), DialogStyle::Plain);
-        let list = ApprovalRequest { preview: "- one\n- two".to_owned(), ..request };
+        let list = ApprovalRequest { preview: text_preview("- one\n@@ -1 +1 @@\n- two"), ..request };
         assert_eq!(style(&list, "- one"), DialogStyle::Plain);
     }
 
     #[test]
     fn any_window_shows_the_keys_and_counts_hidden_lines() {
         let preview = (0..100).map(|line| format!("line {line} of many\n")).collect::<String>();
-        let request = ApprovalRequest { preview, ..request() };
+        let request = ApprovalRequest { preview: text_preview(&preview), ..request() };
         for (rows, columns) in [(24, 80), (10, 40), (6, 200), (3, 80), (1, 80), (24, 12), (200, 10)] {
             let mut dialog = ApprovalDialog::new(&request);
             dialog.ready = true;
@@ -602,7 +557,7 @@ mod tests {
     #[test]
     fn paging_comes_to_every_line_and_stops_at_the_end() {
         let preview = (0..100).map(|line| format!("line {line} of many\n")).collect::<String>();
-        let request = ApprovalRequest { preview, ..request() };
+        let request = ApprovalRequest { preview: text_preview(&preview), ..request() };
         let mut dialog = ApprovalDialog::new(&request);
         dialog.ready = true;
         dialog.accept_keys(&chars("v"));
@@ -622,7 +577,7 @@ mod tests {
 
     #[test]
     fn wide_letters_count_twice() {
-        let request = ApprovalRequest { preview: "漢".repeat(30), ..request() };
+        let request = ApprovalRequest { preview: text_preview(&"漢".repeat(30)), ..request() };
         let shown = screen(&mut ApprovalDialog::new(&request), 50, 20);
         assert!(shown.contains(&"漢".repeat(10)), "{shown:?}");
     }
@@ -662,7 +617,7 @@ mod tests {
         let request = request();
         let mut dialog = ApprovalDialog::new(&request);
         dialog.ready = true;
-        dialog.set_edited(Ok(json!({"path": "b"})), PREVIEW.to_owned());
+        dialog.set_edited(Ok(json!({"path": "b"})), diff_preview("changed"));
         let screen = dialog.screen(WindowSize { rows: 40, columns: 80 }, Duration::from_secs(60));
         let found = |text: &str| screen.iter().find(|line| line.text == text).map(|line| line.style);
         assert_eq!((found("+changed"), found("+new")), (Some(DialogStyle::Added), None));

@@ -6,6 +6,7 @@
 //! Not here: the terminal itself (`tty.rs`).
 
 pub(crate) mod dialog;
+pub(crate) mod dialog_lines;
 pub mod tty;
 
 use std::future::{Future, ready};

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ringfence_fs::PLAIN_FILE_FLAGS;
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalResponse, Approver, ApproverReply,
-    ArgumentDraft, Assurance, DraftOutcome, Principal, sanitize_line, sanitize_untruncated,
+    ArgumentDraft, Assurance, DraftOutcome, Preview, Principal, sanitize_line, sanitize_untruncated,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -35,7 +35,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::approval::deny_all;
-use crate::approval::dialog::{ApprovalDialog, DialogKey, DialogLine, DialogStep, DialogStyle, WindowSize};
+use crate::approval::dialog::{ApprovalDialog, DialogKey, DialogStep, WindowSize};
+use crate::approval::dialog_lines::{DialogLine, DialogStyle};
 use crate::config::{AppSettings, Environment};
 use crate::process::program_launcher::{Cancellable, ProgramLauncher};
 use crate::process::progress::ProgressPause;
@@ -159,25 +160,26 @@ impl TtyApprover {
     }
 
     /// Previews the call with other arguments, by the process that waits with it.
-    fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &WakePipe) -> String {
+    fn preview(&self, request: &ApprovalRequest, args: &Value, woken: &WakePipe) -> Preview {
+        let without = |why: &str| Preview::new(why, "");
         let store = SqliteStore::new(&self.state);
         let inbox = ApprovalInbox { store: &store, principal: &self.principal };
         let draft = match inbox.open_draft(&request.id, args.clone(), SystemTime::now()) {
             Ok(draft) => draft,
-            Err(error) => return error.to_string(),
+            Err(error) => return without(&error.to_string()),
         };
         let until = Instant::now() + PREVIEW_TIMEOUT;
         while Instant::now() < until && !woken.is_cancelled(TICK) {
             match inbox.draft_of(&request.id, &draft) {
-                Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned { preview, .. }), .. })) => return preview,
+                Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Planned(preview)), .. })) => return preview,
                 Ok(Some(ArgumentDraft { outcome: Some(DraftOutcome::Refused(why)), .. })) => {
-                    return format!("this would fail: {why}");
+                    return without(&format!("this would fail: {why}"));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
-        "no preview: the caller does not respond".to_owned()
+        without("no preview: the caller does not respond")
     }
 
     /// Gives the arguments to the person's editor, and takes what it left behind.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{ApprovalRequest, DenialStreak, Grant, sanitize_line};
 
-use crate::approval::dialog::escaped_lines;
+use crate::approval::dialog_lines::escaped_lines;
 
 /// A line for each request.
 pub(crate) fn format_requests(requests: &[ApprovalRequest], now: SystemTime) -> String {
@@ -44,7 +44,7 @@ pub(crate) fn format_request(request: &ApprovalRequest) -> String {
     for (name, value) in lines.into_iter().filter(|(_, value)| !value.is_empty()) {
         let _ = writeln!(text, "{name}: {}", sanitize_line(value));
     }
-    for (name, block) in [("preview", request.preview.as_str()), ("arguments", &args)] {
+    for (name, block) in [("preview", request.preview.text().as_str()), ("arguments", &args)] {
         let _ = writeln!(text, "{name}:");
         for line in escaped_lines(block) {
             let _ = writeln!(text, "  {line}");

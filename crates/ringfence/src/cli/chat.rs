@@ -215,10 +215,9 @@ impl TerminalChat<'_> {
     fn call_as_person(&self, tool: &str, arguments: &Value) -> Result<Result<Value, String>, CliError> {
         let app = build_person_app(self.settings.clone(), self.environment, ringfence_kernel::Assurance::Person, None)?;
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
-        let mut output: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        Ok(match reply.error {
-            None => Ok(output["value"].take()),
-            Some(_) => Err(format!("{}\n", output["error"]["message"].as_str().unwrap_or(&reply.text))),
+        Ok(match reply.outcome {
+            Ok(value) => Ok(value.to_value()),
+            Err(error) => Err(format!("{}\n", error.message)),
         })
     }
 }
@@ -304,8 +303,8 @@ impl AgentObserver for ChatObserver {
             AgentEvent::Output { text, .. } => {
                 text.lines().for_each(|line| self.print_faint(&format!("    {}", sanitize_line(line))));
             }
-            AgentEvent::Result { text, error, duration, .. } => {
-                self.print_faint(&format!("  {}", cards::result_line(text, *error, *duration)));
+            AgentEvent::Result { reply, duration, .. } => {
+                self.print_faint(&format!("  {}", cards::result_line(reply, *duration)));
             }
             AgentEvent::Compacted { results, messages } => {
                 self.print_faint(&format!("({})", cards::compaction_note(*results, *messages)));

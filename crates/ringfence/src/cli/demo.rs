@@ -121,12 +121,11 @@ fn undo(settings: AppSettings, environment: &Environment, session: &str, out: &S
     let app = build_person_app(settings, environment, Assurance::Person, None)?;
     let print = |tool: &str, arguments: Value, form: fn(&Value) -> String| {
         let reply = make_call(&app, tool.to_owned(), arguments.to_string())?;
-        let value: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-        out.print(&match reply.error {
-            None => form(&value["value"]),
-            Some(_) => format!("{}\n", value["error"]["message"].as_str().unwrap_or_default()),
+        out.print(&match &reply.outcome {
+            Ok(value) => form(&value.to_value()),
+            Err(error) => format!("{}\n", error.message),
         });
-        Ok::<_, CliError>(reply.error.is_none())
+        Ok::<_, CliError>(reply.outcome.is_ok())
     };
     out.print("$ ringfence log\n");
     let listed = print("list_changes", json!({"session": session}), changes_text::format_changes)?;
@@ -173,7 +172,8 @@ impl fmt::Debug for DemoObserver {
 impl AgentObserver for DemoObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
         let text = match event {
-            AgentEvent::Result { text, .. } | AgentEvent::Output { text, .. } => text,
+            AgentEvent::Result { reply, .. } => reply.text.as_str(),
+            AgentEvent::Output { text, .. } => text,
             _ => "",
         };
         if text.contains(&self.canary) {

@@ -31,10 +31,9 @@ use ringfence_audit::{
     to_current_vocabulary, verify,
 };
 use ringfence_kernel::{
-    Assurance, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line, sanitize_text,
-    sanitize_untruncated,
+    Assurance, Dialect, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line,
+    sanitize_text, sanitize_untruncated,
 };
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -304,17 +303,18 @@ fn changes(app: &App, command: ChangesCommand) -> Result<u8, CliError> {
         ChangesCommand::Redo { change } => ("redo", json!({"change": change}), changes_text::format_redo),
     };
     let reply = make_call(app, tool.to_owned(), arguments.to_string())?;
-    let outcome: Value = serde_json::from_str(&reply.text).unwrap_or_default();
-    if reply.error.is_some() {
-        let error = &outcome["error"];
-        print_error(error["message"].as_str().unwrap_or(&reply.text));
-        for conflict in error["details"]["conflicts"].as_array().into_iter().flatten() {
-            let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
-            print_error(&format!("  {}: expected {}, found {}", text("path"), text("expected"), text("found")));
+    let value = match reply.outcome {
+        Ok(value) => value.to_value(),
+        Err(error) => {
+            print_error(&error.message);
+            for conflict in error.details.get("conflicts").and_then(Value::as_array).into_iter().flatten() {
+                let text = |key: &str| conflict[key].as_str().unwrap_or_default().to_owned();
+                print_error(&format!("  {}: expected {}, found {}", text("path"), text("expected"), text("found")));
+            }
+            return Ok(ERROR_REPLY);
         }
-        return Ok(ERROR_REPLY);
-    }
-    let text = form(&outcome["value"]);
+    };
+    let text = form(&value);
     // For a person's eyes nothing hides in it; programs get it as it is.
     print(&if std::io::stdout().is_terminal() { sanitize_text(&text) } else { text }, SUCCESS)
 }
@@ -369,15 +369,15 @@ pub(crate) fn until_cancelled<T>(work: impl Future<Output = T>) -> Result<Option
 fn call(app: &App, name: String, json: String) -> Result<u8, CliError> {
     let ToolCall { name, arguments, .. } = tool_call(app, name, json)?;
     let reply = make_call(app, name, arguments)?;
-    print(&escape_if_json(&reply.text), if reply.error.is_some() { ERROR_REPLY } else { SUCCESS })
+    print(&escape_reply(&reply.text, app.session.dialect), if reply.outcome.is_err() { ERROR_REPLY } else { SUCCESS })
 }
 
 /// A reply in which nothing hides, also where its bytes reach a terminal through a pipe. Some dialects reply in plain
 /// text, in which an escape sequence would mean something else.
-fn escape_if_json(text: &str) -> Cow<'_, str> {
-    match serde_json::from_str::<IgnoredAny>(text) {
-        Ok(_) => Cow::Owned(sanitize_json(text)),
-        Err(_) => Cow::Borrowed(text),
+fn escape_reply(text: &str, dialect: Dialect) -> Cow<'_, str> {
+    match dialect {
+        Dialect::Standard | Dialect::Crewagent => Cow::Owned(sanitize_json(text)),
+        Dialect::Miniclaw => Cow::Borrowed(text),
     }
 }
 
@@ -411,7 +411,7 @@ fn explain(app: &App, name: String, json: String) -> Result<u8, CliError> {
     runtime.shutdown_background();
     match explained {
         Ok(explanation) => print(&policy_text::format_explanation(&explanation), SUCCESS),
-        Err(error) => print(&escape_if_json(&app.session.dialect.render_error(&error)), ERROR_REPLY),
+        Err(error) => print(&escape_reply(&app.session.dialect.render_error(&error), app.session.dialect), ERROR_REPLY),
     }
 }
 

@@ -63,8 +63,8 @@ impl AgentObserver for ProgressObserver {
             AgentEvent::AwaitingApproval { request } => {
                 self.out.print(&format!("  waiting for your approval: {}\n", sanitize_text(&request.reason)))
             }
-            AgentEvent::Result { text, error, duration, .. } => {
-                self.out.print(&format!("  {}\n", cards::result_line(text, *error, *duration)));
+            AgentEvent::Result { reply, duration, .. } => {
+                self.out.print(&format!("  {}\n", cards::result_line(reply, *duration)));
             }
             AgentEvent::Compacted { results, messages } => {
                 self.out.print(&format!("  note: {}\n", cards::compaction_note(*results, *messages)));

@@ -106,10 +106,11 @@ pub(super) fn answer_instructions(request: &str) -> String {
 /// The question, for the client's user to read.
 pub(super) fn elicitation_params(request: &ApprovalRequest) -> ElicitRequestParams {
     let request = request.redacted_for_relay();
-    let end = request.preview.floor_char_boundary(MAX_PREVIEW_BYTES);
-    let mut message = format!("Ringfence requires approval: {}\n\n{}", request.reason, &request.preview[..end]);
-    if end < request.preview.len() {
-        let more = request.preview.len() - end;
+    let preview = request.preview.text();
+    let end = preview.floor_char_boundary(MAX_PREVIEW_BYTES);
+    let mut message = format!("Ringfence requires approval: {}\n\n{}", request.reason, &preview[..end]);
+    if end < preview.len() {
+        let more = preview.len() - end;
         message.push_str(&format!("\n… {more} bytes more: `ringfence approvals show {}`", request.id));
     }
     let yes = || BooleanSchema::new().title("Allow it").description("Allow this call once.");

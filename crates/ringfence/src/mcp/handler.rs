@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{ApprovalRequest, ErrorKind, HostError, Principal, ResumeRequest, ToolCall, ToolReply};
+use ringfence_kernel::{ApprovalRequest, Dialect, ErrorKind, HostError, Principal, ResumeRequest, ToolCall, ToolReply};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest,
     CustomResult, ElicitRequest, ElicitResult, ErrorCode, ErrorData, Implementation, InitializeRequestParams,
@@ -36,7 +36,6 @@ use crate::mcp::client_info::{ApprovalChannel, McpClientInfo, ProtocolEra};
 use crate::mcp::deferred::DeferredCall;
 use crate::mcp::elicitation::{answer_instructions, decision_from_result, elicitation_params};
 use crate::mcp::instructions::instructions;
-use crate::mcp::plain_text;
 use crate::mcp::progress::ProgressNotifier;
 use crate::mcp::resources::{self, ResourceEncoding};
 use crate::mcp::session::{McpRootsState, McpSession, McpSessionSource};
@@ -269,20 +268,23 @@ impl McpServerHandler {
             return Ok(self.deferred_response(mcp_call, &reply, waits.token, waits.request_id).await);
         }
         let name = &mcp_call.call.name;
-        match reply.error {
-            None => mcp_call.notifier.log(LoggingLevel::Info, &format!("{name}: ok")).await,
-            Some(ErrorKind::UnknownTool) => {
+        match &reply.outcome {
+            Ok(_) => mcp_call.notifier.log(LoggingLevel::Info, &format!("{name}: ok")).await,
+            Err(error) if error.kind == ErrorKind::UnknownTool => {
                 return Err(ErrorData::invalid_params(format!("unknown tool `{}`", truncate_name(name)), None));
             }
-            Some(kind) => {
-                let level = match kind {
+            Err(error) => {
+                let level = match error.kind {
                     ErrorKind::ApprovalDenied | ErrorKind::ApprovalPending | ErrorKind::PermissionDenied => {
                         LoggingLevel::Warning
                     }
                     _ => LoggingLevel::Info,
                 };
-                let sentence = plain_text::error_message(&reply.text);
-                let text = truncate::truncate_text(&sentence, mcp_call.session.max_message_bytes());
+                let sentence = match mcp_call.session.session().dialect {
+                    Dialect::Standard | Dialect::Crewagent => &error.message,
+                    Dialect::Miniclaw => &reply.text,
+                };
+                let text = truncate::truncate_text(sentence, mcp_call.session.max_message_bytes());
                 mcp_call.notifier.log(level, &format!("{name}: {text}")).await;
             }
         }
@@ -386,7 +388,7 @@ impl ServerHandler for McpServerHandler {
         self.refresh_roots(&mcp_session, &client, &context).await;
         let mut form = ResourceEncoding::Text;
         let mut reply = self.read(&mcp_session, (&path, form), &client, &context).await?;
-        if reply.error == Some(ErrorKind::NotText) {
+        if reply.error_kind() == Some(ErrorKind::NotText) {
             form = ResourceEncoding::Bytes;
             reply = self.read(&mcp_session, (&path, form), &client, &context).await?;
         }

@@ -9,8 +9,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use ringfence_kernel::Dialect;
-use serde::Deserialize;
+use ringfence_kernel::{Dialect, ToolError, ToolReply};
 use serde_json::{Map, Value};
 
 use crate::mcp::truncate::{self, ReplyCopies};
@@ -31,55 +30,29 @@ const SHOWN_DETAILS: [&str; 9] =
 /// Lists in the details of an error of which its message names the first, or none.
 const LISTED_DETAILS: [&str; 3] = ["errors", "removed", "conflicts"];
 
-/// A reply of the dialect, as far as it is read here.
-#[derive(Deserialize)]
-struct StandardEnvelope {
-    value: Option<Value>,
-    error: Option<StandardReplyError>,
-    #[serde(default)]
-    modified: bool,
-    /// Hint about a truncated reply.
-    hint: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct StandardReplyError {
-    message: String,
-    #[serde(default)]
-    details: Map<String, Value>,
-}
-
 /// The content blocks of a result: its text, then one for each note.
-pub(super) fn render(tool: &str, reply: &str, most: usize) -> Vec<String> {
-    let fitted = truncate::truncate_json(reply, ReplyCopies::PLAIN, most, Dialect::Standard);
-    let page = match serde_json::from_str(&fitted) {
-        Ok(StandardEnvelope { error: Some(error), hint, .. }) => error_page(error, hint),
-        Ok(StandardEnvelope { value: Some(Value::Object(fields)), modified, .. }) => value_page(tool, fields, modified),
-        _ => TextWithNotes::new(fitted.into_owned()),
+pub(super) fn render(tool: &str, reply: &ToolReply, most: usize) -> Vec<String> {
+    let cut = truncate::truncate_reply(reply, ReplyCopies::PLAIN, most, Dialect::Standard);
+    let page = match (cut, &reply.outcome) {
+        (Some(cut), outcome) => truncated_page(tool, cut, outcome.as_ref().is_ok_and(|value| value.notes().modified)),
+        (None, Err(error)) => error_page(error.message.clone(), error.details.clone(), None),
+        (None, Ok(value)) => match value.to_value() {
+            Value::Object(fields) => value_page(tool, fields, value.notes().modified),
+            _ => TextWithNotes::new(reply.text.clone()),
+        },
     };
     page.blocks(most)
 }
 
-/// The details of an error reply that its text leaves out, for programs, unless they are long.
-pub(super) fn hidden_details(reply: &str) -> Option<Value> {
-    let Ok(StandardEnvelope { error: Some(StandardReplyError { mut details, .. }), .. }) = serde_json::from_str(reply)
-    else {
-        return None;
-    };
+/// The details of an error that its text leaves out, for programs, unless they are long.
+pub(super) fn hidden_details(error: &ToolError) -> Option<Value> {
+    let mut details = error.details.clone();
     if is_program_error(&details) {
         drop_fields(&mut details, &SHOWN_DETAILS);
     }
     let details = Value::Object(details);
     let size = details.to_string().len();
     (details != Value::Object(Map::new()) && size <= MAX_NOTE_BYTES).then_some(details)
-}
-
-/// The sentence of an error reply alone, for logs.
-pub(super) fn error_message(reply: &str) -> Cow<'_, str> {
-    match serde_json::from_str(reply) {
-        Ok(StandardEnvelope { error: Some(error), .. }) => Cow::Owned(error.message),
-        _ => Cow::Borrowed(reply),
-    }
 }
 
 /// A text, with its notes.
@@ -99,7 +72,7 @@ impl TextWithNotes {
     }
 
     fn blocks(mut self, most: usize) -> Vec<String> {
-        // A text that `fit::json` cut has some room left, which is for the notes.
+        // A text that was cut has some room left, which is for the notes.
         let aside: usize = self.notes.iter().map(String::len).sum();
         if let Cow::Owned(start) =
             truncate::truncate_text(&self.text, most.saturating_sub(aside.saturating_sub(NOTES_BYTES)))
@@ -113,8 +86,26 @@ impl TextWithNotes {
     }
 }
 
-fn error_page(error: StandardReplyError, hint: Option<String>) -> TextWithNotes {
-    let StandardReplyError { message, mut details } = error;
+/// The page of a reply that was cut: its value or its error, as far as it is left.
+fn truncated_page(tool: &str, mut cut: Value, modified: bool) -> TextWithNotes {
+    let hint = cut.get("hint").and_then(Value::as_str).map(str::to_owned);
+    let mut take = |name: &str| cut.get_mut(name).and_then(Value::as_object_mut).map(std::mem::take);
+    if let Some(fields) = take("value") {
+        return value_page(tool, fields, modified);
+    }
+    if let Some(mut error) = take("error")
+        && let Some(message) = take_text(&mut error, "message")
+    {
+        let details = match error.remove("details") {
+            Some(Value::Object(details)) => details,
+            _ => Map::new(),
+        };
+        return error_page(message, details, hint);
+    }
+    TextWithNotes::new(cut.to_string())
+}
+
+fn error_page(message: String, mut details: Map<String, Value>, hint: Option<String>) -> TextWithNotes {
     let mut text = error_sentence(message, &details);
     if is_program_error(&details) {
         text.push('\n');
@@ -463,20 +454,30 @@ fn drop_fields(fields: &mut Map<String, Value>, names: &[&str]) {
 
 #[cfg(test)]
 mod tests {
+    use ringfence_kernel::{Dialect, ErrorKind, ReplyValue, ToolError, ToolReply};
     use serde_json::{Value, json};
 
     use super::{hidden_details, render};
 
-    #[track_caller]
-    fn check(tool: &str, value: &Value, expected: &[&str]) {
-        let reply = json!({"ok": true, "value": value}).to_string();
-        assert_eq!(render(tool, &reply, 1 << 20), expected, "{tool} {value}");
+    fn success(value: &Value) -> ToolReply {
+        let text = json!({"ok": true, "value": value}).to_string();
+        ToolReply { call_id: String::new(), outcome: Ok(ReplyValue::new(value.clone())), text, suspended: None }
+    }
+
+    fn error(message: &str, details: &Value) -> ToolError {
+        let details = details.as_object().cloned().unwrap_or_default();
+        ToolError { details, ..ToolError::new(ErrorKind::Conflict, message) }
     }
 
     #[track_caller]
-    fn check_error(error: &Value, expected: &str) {
-        let reply = json!({"ok": false, "error": error}).to_string();
-        assert_eq!(render("run_code", &reply, 1 << 20), [expected], "{error}");
+    fn check(tool: &str, value: &Value, expected: &[&str]) {
+        assert_eq!(render(tool, &success(value), 1 << 20), expected, "{tool} {value}");
+    }
+
+    #[track_caller]
+    fn check_error(error: ToolError, expected: &str) {
+        let reply = ToolReply::from_error("", error, Dialect::Standard);
+        assert_eq!(render("run_code", &reply, 1 << 20), [expected], "{reply:?}");
     }
 
     #[test]
@@ -561,7 +562,7 @@ mod tests {
             (json!({"removed": ["one", "two"]}), "no; one; two"),
         ];
         for (details, expected) in cases {
-            check_error(&json!({"code": "CONFLICT", "message": "no", "details": details}), expected);
+            check_error(error("no", &details), expected);
         }
     }
 
@@ -572,13 +573,12 @@ mod tests {
             "notKept": [{"path": ".git/HEAD", "reason": "asks"}, "b"], "stdout": "done\n", "stderr": "", "walls": ["w"],
             "truncated": false,
         });
-        let error = json!({"code": "APPROVAL_DENIED", "message": "2 changes were not kept", "details": details});
+        let error = error("2 changes were not kept", &details);
         let text =
             "2 changes were not kept\nnot kept:\n  .git/HEAD (reason asks)\n  b\nkept (c-1):\n  a\ndone\n[exit 0]";
-        check_error(&error, text);
-        let reply = json!({"ok": false, "error": error}).to_string();
         let hidden = json!({"committed": "some", "totalKept": 1, "totalNotKept": 2, "walls": ["w"]});
-        assert_eq!(hidden_details(&reply), Some(hidden));
+        assert_eq!(hidden_details(&error), Some(hidden));
+        check_error(error, text);
     }
 
     #[test]
@@ -602,13 +602,15 @@ mod tests {
             ("anything", json!({"a": vec![long; 500]})),
         ];
         for (tool, value) in values {
-            let reply = json!({"ok": true, "value": value}).to_string();
-            let blocks = render(tool, &reply, MOST);
+            let blocks = render(tool, &success(&value), MOST);
             let size = serde_json::to_string(&blocks).unwrap().len();
             assert!((MOST / 2..=MOST).contains(&size), "{tool}: {size}");
             assert!(blocks.last().unwrap().contains("was truncated"), "{tool}: {:?}", blocks.last());
         }
-        let deep = format!("{{\"ok\":true,\"value\":{}1{}}}", "[".repeat(500), "]".repeat(500));
-        assert_eq!(render("anything", &deep, MOST), [deep.as_str()]);
+        assert_eq!(render("anything", &success(&json!([1, [2]])), MOST), [r#"{"ok":true,"value":[1,[2]]}"#]);
+        let long = error("no", &json!({"stdout": "o".repeat(2 * MOST), "exitCode": 1}));
+        let blocks = render("run_code", &ToolReply::from_error("", long, Dialect::Standard), MOST);
+        assert!(blocks[0].starts_with("no\nooo") && blocks[0].ends_with("[exit 1]"), "{blocks:?}");
+        assert!(blocks.last().unwrap().contains("was truncated"), "{blocks:?}");
     }
 }

@@ -5,9 +5,8 @@
 //!
 //! Not here: lists of files. The tools are better at those.
 
-use ringfence_kernel::{Dialect, ErrorKind, Session, ToolReply};
+use ringfence_kernel::{Dialect, ErrorKind, Session, ToolError, ToolReply};
 use rmcp::model::{ErrorCode, ErrorData, MetaObject, ReadResourceResult, ResourceContents, ResourceTemplate};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::codec::percent::percent_decode;
@@ -62,15 +61,10 @@ pub(super) fn read_result(
     form: ResourceEncoding,
     most: usize,
 ) -> Result<ReadResourceResult, ErrorData> {
-    #[derive(Deserialize)]
-    struct ResourceEnvelope {
-        value: Value,
-    }
-    if let Some(kind) = reply.error {
-        return Err(read_error(kind, &reply.text, uri));
-    }
-    let lost = |_| ErrorData::internal_error("cannot send the file", None);
-    let ResourceEnvelope { value } = serde_json::from_str(&reply.text).map_err(lost)?;
+    let value = match &reply.outcome {
+        Ok(value) => value.to_value(),
+        Err(error) => return Err(read_error(error, uri)),
+    };
     let whole = value["content"].as_str().unwrap_or_default();
     // The response repeats the whole URI.
     let content = truncate::truncate_text(whole, most.saturating_sub(json!(uri).to_string().len()));
@@ -86,23 +80,13 @@ pub(super) fn read_result(
     Ok(ReadResourceResult::new(vec![contents]))
 }
 
-fn read_error(kind: ErrorKind, reply: &str, uri: &str) -> ErrorData {
-    #[derive(Deserialize)]
-    struct ResourceErrorEnvelope {
-        error: ResourceErrorBody,
-    }
-    #[derive(Deserialize)]
-    struct ResourceErrorBody {
-        message: String,
-    }
-    let message = serde_json::from_str(reply)
-        .map_or_else(|_| reply.to_owned(), |envelope: ResourceErrorEnvelope| envelope.error.message);
-    let code = match kind {
+fn read_error(error: &ToolError, uri: &str) -> ErrorData {
+    let code = match error.kind {
         ErrorKind::NotFound => ErrorCode::RESOURCE_NOT_FOUND,
         ErrorKind::Io | ErrorKind::Internal | ErrorKind::Timeout => ErrorCode::INTERNAL_ERROR,
         _ => ErrorCode::INVALID_PARAMS,
     };
-    ErrorData::new(code, message, Some(json!({"uri": truncate_uri(uri)})))
+    ErrorData::new(code, error.message.clone(), Some(json!({"uri": truncate_uri(uri)})))
 }
 
 /// The part of a URI that is quoted.

@@ -172,29 +172,27 @@ pub(super) struct ToolResultSettings<'a> {
 /// show to their models.
 pub(super) fn call_result(reply: &ToolReply, settings: ToolResultSettings<'_>) -> CallToolResult {
     let ToolResultSettings { tool, dialect, form, most } = settings;
-    let hidden = match (dialect, form) {
-        (Dialect::Standard, ToolResultFormat::Plain) if reply.error.is_some() => {
-            plain_text::hidden_details(&reply.text)
-        }
+    let hidden = match (dialect, form, &reply.outcome) {
+        (Dialect::Standard, ToolResultFormat::Plain, Err(error)) => plain_text::hidden_details(error),
         _ => None,
     };
     let hidden_bytes = hidden.as_ref().map_or(0, |details| details.to_string().len()).min(most);
     let (texts, structured) = match (dialect, form) {
         (Dialect::Miniclaw, _) => (truncated_blocks(&reply.text, most), None),
-        (Dialect::Standard, ToolResultFormat::Plain) => {
-            (plain_text::render(tool, &reply.text, most - hidden_bytes), None)
-        }
+        (Dialect::Standard, ToolResultFormat::Plain) => (plain_text::render(tool, reply, most - hidden_bytes), None),
         (Dialect::Standard | Dialect::Crewagent, ToolResultFormat::Structured) => {
-            let text = truncate::truncate_json(&reply.text, ReplyCopies::PLAIN_AND_QUOTED, most, dialect).into_owned();
-            let value = serde_json::from_str(&text).ok();
-            (vec![text], value)
+            match truncate::truncate_reply(reply, ReplyCopies::PLAIN_AND_QUOTED, most, dialect) {
+                None => (vec![reply.text.clone()], reply.to_envelope(dialect)),
+                Some(cut) => (vec![cut.to_string()], Some(cut)),
+            }
         }
         (Dialect::Standard | Dialect::Crewagent, ToolResultFormat::Plain | ToolResultFormat::Json) => {
-            (vec![truncate::truncate_json(&reply.text, ReplyCopies::QUOTED, most, dialect).into_owned()], None)
+            let cut = truncate::truncate_reply(reply, ReplyCopies::QUOTED, most, dialect);
+            (vec![cut.map_or_else(|| reply.text.clone(), |cut| cut.to_string())], None)
         }
     };
     let content = texts.into_iter().map(ContentBlock::text).collect();
-    let mut result = match reply.error {
+    let mut result = match reply.error_kind() {
         None => CallToolResult::success(content),
         Some(kind) => {
             let mut error = CallToolResult::error(content);
@@ -218,19 +216,21 @@ fn truncated_blocks(text: &str, most: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::{Dialect, ErrorKind, ToolReply};
+    use ringfence_kernel::{Dialect, ErrorKind, ReplyNotes, ReplyValue, ToolError, ToolReply};
     use serde_json::{Value, json};
 
     use super::{ToolResultFormat, ToolResultSettings, call_result, compact_schema, envelope_schema, tool_title};
 
     #[track_caller]
-    fn check(reply: &str, dialect: Dialect, form: ToolResultFormat, expected: &Value) {
-        let error = reply.contains("\"ok\":false").then_some(ErrorKind::NotFound);
-        let reply = ToolReply { call_id: "1".to_owned(), text: reply.to_owned(), error, suspended: None };
+    fn check(reply: &ToolReply, dialect: Dialect, form: ToolResultFormat, expected: &Value) {
         let settings = ToolResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
-        let mut result = serde_json::to_value(call_result(&reply, settings)).unwrap();
+        let mut result = serde_json::to_value(call_result(reply, settings)).unwrap();
         result.as_object_mut().unwrap().remove("resultType");
         assert_eq!(&result, expected, "{dialect:?} {form:?}");
+    }
+
+    fn success(text: &str, value: ReplyValue) -> ToolReply {
+        ToolReply { call_id: "1".to_owned(), outcome: Ok(value), text: text.to_owned(), suspended: None }
     }
 
     fn texts(texts: &[&str]) -> Value {
@@ -239,37 +239,41 @@ mod tests {
 
     #[test]
     fn a_value_is_text_for_a_model_unless_a_program_asks_for_json() {
-        let reply = r#"{"ok":true,"value":{"content":"one\n","size":4}}"#;
+        let text = r#"{"ok":true,"value":{"content":"one\n","size":4}}"#;
+        let value: Value = serde_json::from_str(text).unwrap();
+        let reply = success(text, ReplyValue::new(value["value"].clone()));
         let plain = json!({"content": texts(&["one\n"]), "isError": false});
-        check(reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
-        let text = json!({"content": texts(&[reply]), "isError": false});
-        check(reply, Dialect::Standard, ToolResultFormat::Json, &text);
-        let value: Value = serde_json::from_str(reply).unwrap();
-        let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": false});
-        check(reply, Dialect::Standard, ToolResultFormat::Structured, &both);
+        check(&reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
+        let json = json!({"content": texts(&[text]), "isError": false});
+        check(&reply, Dialect::Standard, ToolResultFormat::Json, &json);
+        let both = json!({"content": texts(&[text]), "structuredContent": value, "isError": false});
+        check(&reply, Dialect::Standard, ToolResultFormat::Structured, &both);
     }
 
     #[test]
     fn the_other_dialects_keep_their_texts() {
         let expected = json!({"content": texts(&["ok: read 3 bytes"]), "isError": false});
         for form in [ToolResultFormat::Plain, ToolResultFormat::Structured] {
-            check("ok: read 3 bytes", Dialect::Miniclaw, form, &expected);
+            check(&success("ok: read 3 bytes", ReplyValue::default()), Dialect::Miniclaw, form, &expected);
         }
         let flat = r#"{"ok":true,"path":"@project/a","modified":true}"#;
-        check(flat, Dialect::Crewagent, ToolResultFormat::Plain, &json!({"content": texts(&[flat]), "isError": false}));
+        let expected = json!({"content": texts(&[flat]), "isError": false});
+        check(&success(flat, ReplyValue::default()), Dialect::Crewagent, ToolResultFormat::Plain, &expected);
     }
 
     #[test]
     fn an_error_is_a_sentence_with_its_code_beside_it() {
-        let reply = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
+        let text = r#"{"ok":false,"error":{"code":"FILE_NOT_FOUND","message":"there is no `x`"}}"#;
+        let error = |message: &str| ToolError::new(ErrorKind::NotFound, message);
+        let reply = ToolReply::from_error("1", error("there is no `x`"), Dialect::Standard);
         let meta = json!({"ringfence/code": "FILE_NOT_FOUND"});
         let plain = json!({"content": texts(&["there is no `x`"]), "isError": true, "_meta": meta});
-        check(reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
-        let value: Value = serde_json::from_str(reply).unwrap();
-        let both = json!({"content": texts(&[reply]), "structuredContent": value, "isError": true, "_meta": meta});
-        check(reply, Dialect::Standard, ToolResultFormat::Structured, &both);
-        let details = r#"{"rule":"preset ask","layer":"preset"}"#;
-        let reply = format!(r#"{{"ok":false,"error":{{"code":"FILE_NOT_FOUND","message":"no","details":{details}}}}}"#);
+        check(&reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
+        let value: Value = serde_json::from_str(text).unwrap();
+        let both = json!({"content": texts(&[text]), "structuredContent": value, "isError": true, "_meta": meta});
+        check(&reply, Dialect::Standard, ToolResultFormat::Structured, &both);
+        let error = error("no").detail("rule", "preset ask").detail("layer", "preset");
+        let reply = ToolReply::from_error("1", error, Dialect::Standard);
         let meta =
             json!({"ringfence/code": "FILE_NOT_FOUND", "ringfence/details": {"rule": "preset ask", "layer": "preset"}});
         let plain = json!({"content": texts(&["no"]), "isError": true, "_meta": meta});
@@ -278,10 +282,11 @@ mod tests {
 
     #[test]
     fn it_is_said_that_a_person_changed_the_arguments() {
-        let reply = r#"{"ok":true,"value":{"content":"a"},"modified":true}"#;
+        let value = ReplyValue::new(json!({"content": "a"})).with_notes(ReplyNotes { modified: true });
+        let reply = success(r#"{"ok":true,"value":{"content":"a"},"modified":true}"#, value);
         let note = "[the user edited the arguments before this call ran]";
         let expected = json!({"content": texts(&["a", note]), "isError": false});
-        check(reply, Dialect::Standard, ToolResultFormat::Plain, &expected);
+        check(&reply, Dialect::Standard, ToolResultFormat::Plain, &expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use ringfence_kernel::Dialect;
+use ringfence_kernel::{Dialect, ToolReply};
 use serde_json::{Map, Value};
 
 /// Bytes of a message besides its value: its ID, field names, and the truncation hint.
@@ -80,21 +80,17 @@ impl ReplyCopies {
     }
 }
 
-/// Truncates a JSON value so that its copies fit into a message of `most` bytes. The field that marks it as truncated
-/// is the dialect's.
-pub(super) fn truncate_json(json: &str, copies: ReplyCopies, most: usize, dialect: Dialect) -> Cow<'_, str> {
+/// The whole reply as a value that is cut so that its copies fit into a message of `most` bytes; nothing where all of
+/// it fits. The field that marks it as truncated is the dialect's.
+pub(super) fn truncate_reply(reply: &ToolReply, copies: ReplyCopies, most: usize, dialect: Dialect) -> Option<Value> {
     let room = byte_budget(most);
-    if copies.certainly_fits(json, room) || copies.json_bytes(json) <= room {
-        return Cow::Borrowed(json);
+    if copies.certainly_fits(&reply.text, room) || copies.json_bytes(&reply.text) <= room {
+        return None;
     }
-    let Ok(mut value) = serde_json::from_str::<Value>(json) else {
-        let truncated =
-            Value::from_iter([("truncated", Value::Bool(true)), ("hint", Value::String(truncation_hint(most)))]);
-        return if copies.plain > 0 { Cow::Owned(truncated.to_string()) } else { truncate_text(json, most) };
-    };
+    let mut value = reply.to_envelope(dialect).unwrap_or_default();
     cut(&mut value, copies, room);
     mark_truncated(&mut value, most, dialect);
-    Cow::Owned(value.to_string())
+    Some(value)
 }
 
 /// As much of a text as fits into a message of `most` bytes.
@@ -242,10 +238,10 @@ fn mark_truncated(value: &mut Value, most: usize, dialect: Dialect) {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::Dialect;
+    use ringfence_kernel::{Dialect, ErrorKind, ReplyValue, ToolError, ToolReply};
     use serde_json::{Value, json};
 
-    use super::{ReplyCopies, truncate_json as fit, truncate_text};
+    use super::{ReplyCopies, truncate_reply, truncate_text};
 
     const MOST: usize = 64 << 10;
     const ALL_COPIES: [ReplyCopies; 3] = [ReplyCopies::PLAIN, ReplyCopies::QUOTED, ReplyCopies::PLAIN_AND_QUOTED];
@@ -255,14 +251,25 @@ mod tests {
         copies.plain * json.len() + copies.quoted * quoted.len()
     }
 
+    fn reply(value: &Value) -> ToolReply {
+        let text = json!({"ok": true, "value": value}).to_string();
+        ToolReply { call_id: String::new(), outcome: Ok(ReplyValue::new(value.clone())), text, suspended: None }
+    }
+
+    /// The reply that goes out for another one.
+    fn fit(reply: &ToolReply, copies: ReplyCopies, most: usize) -> Value {
+        let whole = || reply.to_envelope(Dialect::Standard).unwrap();
+        truncate_reply(reply, copies, most, Dialect::Standard).unwrap_or_else(whole)
+    }
+
     /// The value that goes out for another one.
     fn check(value: &Value, copies: ReplyCopies) -> Value {
-        let whole = value.to_string();
-        let fitted = fit(&whole, copies, MOST, Dialect::Standard);
-        let size = sent(&fitted, copies);
+        let reply = reply(value);
+        let mut fitted = fit(&reply, copies, MOST);
+        let size = sent(&fitted.to_string(), copies);
         assert!(size <= MOST, "{copies:?}: {size}");
-        let fitted: Value = serde_json::from_str(&fitted).unwrap();
-        assert_eq!(fitted.get("hint").is_some(), sent(&whole, copies) > MOST - 1024, "{copies:?}");
+        let fitted = fitted["value"].take();
+        assert_eq!(fitted.get("hint").is_some(), sent(&reply.text, copies) > MOST - 1024, "{copies:?}");
         fitted
     }
 
@@ -304,15 +311,20 @@ mod tests {
     fn every_value_is_cut_to_fit() {
         let long = "x".repeat(2 * MOST);
         let many: serde_json::Map<_, _> = (0..MOST).map(|number| (number.to_string(), json!(1))).collect();
-        for value in
-            [json!({"a": {"b": [[long]]}}), json!({"a": many}), Value::Object(many.clone()), json!([{"a": long}, 2])]
-        {
+        let deep = (0..120).fold(json!(long), |inner, _| json!([inner]));
+        let values = [
+            json!({"a": {"b": [[long]]}}),
+            json!({"a": many}),
+            Value::Object(many.clone()),
+            json!([{"a": long}, 2]),
+            deep,
+        ];
+        for value in values {
             for copies in ALL_COPIES {
-                let whole = value.to_string();
-                assert!(sent(&fit(&whole, copies, MOST, Dialect::Standard), copies) <= MOST);
+                assert!(sent(&fit(&reply(&value), copies, MOST).to_string(), copies) <= MOST);
             }
         }
-        assert!(fit(&format!("{{\"a\":\"{long}\"}}"), ALL_COPIES[2], 0, Dialect::Standard).len() < 4096);
+        assert!(fit(&reply(&json!({ "a": long })), ALL_COPIES[2], 0).to_string().len() < 4096);
     }
 
     #[test]
@@ -336,17 +348,10 @@ mod tests {
 
     #[test]
     fn crewagents_parts_have_names_of_their_own() {
-        let value = json!({"ok": true, "data": {"content": "x".repeat(MOST), "entries": []}}).to_string();
-        let fitted: Value = serde_json::from_str(&fit(&value, ALL_COPIES[2], MOST, Dialect::Crewagent)).unwrap();
-        let fields: Vec<&String> = fitted["data"].as_object().unwrap().keys().collect();
+        let reply = reply(&json!({"content": "x".repeat(MOST), "entries": []}));
+        let fitted = truncate_reply(&reply, ALL_COPIES[2], MOST, Dialect::Crewagent).unwrap();
+        let fields: Vec<&String> = fitted["value"].as_object().unwrap().keys().collect();
         assert_eq!(fields, ["contentPreview", "entriesPreview", "hint", "truncated"]);
-    }
-
-    #[test]
-    fn a_value_nested_too_deeply_is_replaced_by_a_note() {
-        let deep = format!("{}\"{}\"{}", "[".repeat(500), "x".repeat(MOST), "]".repeat(500));
-        let truncated: Value = serde_json::from_str(&fit(&deep, ALL_COPIES[2], MOST, Dialect::Standard)).unwrap();
-        assert_eq!(truncated["truncated"], true);
     }
 
     #[test]
@@ -357,17 +362,17 @@ mod tests {
 
     #[test]
     fn a_whole_reply_is_marked_in_its_value() {
-        let fitted = check_reply(&json!({"ok": true, "value": {"content": "x".repeat(2 * MOST)}}));
+        let fitted = check_reply(&reply(&json!({"content": "x".repeat(2 * MOST)})));
         assert_eq!((&fitted["ok"], &fitted["value"]["truncated"]), (&json!(true), &json!(true)));
-        let fitted = check_reply(&json!({"ok": false, "error": {"details": {"stdout": "x".repeat(2 * MOST)}}}));
-        assert_eq!(fitted["truncated"], true);
+        let error = ToolError::new(ErrorKind::Conflict, "no").detail("stdout", "x".repeat(2 * MOST));
+        let fitted = check_reply(&ToolReply::from_error("", error, Dialect::Standard));
+        assert_eq!((&fitted["ok"], &fitted["truncated"]), (&json!(false), &json!(true)));
     }
 
-    fn check_reply(reply: &Value) -> Value {
-        let whole = reply.to_string();
-        let fitted = fit(&whole, ReplyCopies::QUOTED, MOST, Dialect::Standard);
-        assert!(sent(&fitted, ReplyCopies::QUOTED) <= MOST);
-        serde_json::from_str(&fitted).unwrap()
+    fn check_reply(reply: &ToolReply) -> Value {
+        let fitted = fit(reply, ReplyCopies::QUOTED, MOST);
+        assert!(sent(&fitted.to_string(), ReplyCopies::QUOTED) <= MOST);
+        fitted
     }
 
     #[test]

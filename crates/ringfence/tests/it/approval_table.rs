@@ -95,7 +95,7 @@ fn automatic_calls_do_not_ask() {
         for approved in [true, false] {
             let (site, approver) = (site(), ScriptedApprover::always(decision_by_person(answer(approved))));
             let reply = call(&test_app(&site, &approver), tool, &arguments);
-            assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
+            assert_eq!(reply.error_kind(), None, "{tool} {arguments}: {}", reply.text);
             assert_eq!(approver.count(), 0, "{tool} {arguments}");
         }
     }
@@ -107,11 +107,11 @@ fn a_confirmed_call_runs_only_after_approval() {
         let (site, approver) = (site(), ScriptedApprover::always(decision_by_person(answer(false))));
         let before = site.tree();
         let reply = call(&test_app(&site, &approver), tool, &arguments);
-        assert_eq!(reply.error, Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", reply.text);
+        assert_eq!(reply.error_kind(), Some(ErrorKind::ApprovalDenied), "{tool} {arguments}: {}", reply.text);
         assert_eq!((site.tree(), approver.count()), (before.clone(), 1), "{tool} {arguments}");
         let approver = ScriptedApprover::always(decision_by_person(answer(true)));
         let reply = call(&test_app(&site, &approver), tool, &arguments);
-        assert_eq!(reply.error, None, "{tool} {arguments}: {}", reply.text);
+        assert_eq!(reply.error_kind(), None, "{tool} {arguments}: {}", reply.text);
         assert_eq!(approver.count(), 1, "{tool} {arguments}");
         assert_eq!(site.tree() == before, tool == "read_file", "{tool} {arguments}");
     }
@@ -149,7 +149,7 @@ fn changed_arguments_that_leave_the_workspace_are_refused() {
             let before = site.tree();
             let reply = call(&test_app(&site, &approver), tool, &arguments);
             let refused = matches!(
-                reply.error,
+                reply.error_kind(),
                 Some(ErrorKind::OutsideWorkspace | ErrorKind::InvalidPath | ErrorKind::WrongType)
             );
             assert!(refused, "{tool} {outside}: {}", reply.text);
@@ -170,7 +170,7 @@ fn resumed_app(site: &TestSite) -> App {
 fn suspended_call(arguments: &Value) -> (TestSite, SuspendedCall) {
     let site = site();
     let reply = call(&resumed_app(&site), "write_file", arguments);
-    assert_eq!(reply.error, Some(ErrorKind::ApprovalPending));
+    assert_eq!(reply.error_kind(), Some(ErrorKind::ApprovalPending));
     assert_eq!(site.read("a.md"), "old\n");
     (site, reply.suspended.unwrap())
 }
@@ -192,11 +192,11 @@ fn a_suspended_call_resumes_once_after_a_restart() {
     let (site, suspended) = suspended_call(&json!({"path": "a.md", "content": "new\n"}));
     assert_eq!(resume(&site, &suspended).suspended, Some(suspended.clone()));
     approve_request(&site, &suspended);
-    assert_eq!(resume(&site, &suspended).error, None);
+    assert_eq!(resume(&site, &suspended).error_kind(), None);
     assert_eq!(site.read("a.md"), "new\n");
     site.write("a.md", "old\n");
     let again = resume(&site, &suspended);
-    assert_eq!((again.error, site.read("a.md").as_str()), (Some(ErrorKind::ApprovalDenied), "old\n"));
+    assert_eq!((again.error_kind(), site.read("a.md").as_str()), (Some(ErrorKind::ApprovalDenied), "old\n"));
     assert!(again.text.contains("already used"), "{}", again.text);
 }
 
@@ -206,7 +206,7 @@ fn a_target_that_was_swapped_before_a_call_came_back_stays() {
     approve_request(&site, &suspended);
     std::fs::remove_file(site.workspace.join("a.md")).unwrap();
     site.write("a.md", "another\n");
-    assert_eq!(resume(&site, &suspended).error, Some(ErrorKind::Conflict));
+    assert_eq!(resume(&site, &suspended).error_kind(), Some(ErrorKind::Conflict));
     assert_eq!(site.read("a.md"), "another\n");
     assert!(SqliteStore::new(&site.state).pending(SystemTime::now()).unwrap().is_empty());
 }
@@ -223,6 +223,6 @@ fn an_answer_from_an_unauthorized_principal_is_refused() {
     let approval = Approval { assurance: Assurance::Person, by: Some(agent) };
     let forged = ApprovalDecision { response: answer(true), approval };
     store.answer(&suspended.request_id, &forged, SystemTime::now()).unwrap();
-    assert_eq!(resume(&site, &suspended).error, Some(ErrorKind::ApprovalDenied));
+    assert_eq!(resume(&site, &suspended).error_kind(), Some(ErrorKind::ApprovalDenied));
     assert_eq!(site.read("a.md"), "old\n");
 }

@@ -134,10 +134,10 @@ fn no_arguments_of_any_tool_are_more_than_a_wrong_call() {
             assert!(!reply.text.contains(site.root().to_str().unwrap()), "{}", reply.text);
             if app.session.dialect != Dialect::Miniclaw {
                 let said: Value = serde_json::from_str(&reply.text).unwrap();
-                assert_eq!(said["ok"], reply.error.is_none(), "{}", reply.text);
+                assert_eq!(said["ok"], reply.error_kind().is_none(), "{}", reply.text);
             }
             assert_eq!(site.read("a.txt"), "alpha\n");
-            (name, reply.error.map(|kind| kind.code()), reply.text.len().checked_ilog2())
+            (name, reply.error_kind().map(|kind| kind.code()), reply.text.len().checked_ilog2())
         })
     });
 }

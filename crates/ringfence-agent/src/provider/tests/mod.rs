@@ -91,6 +91,7 @@ fn history() -> Vec<TranscriptMessage> {
         name: name.to_owned(),
         text: text.to_owned(),
         is_error,
+        summary: crate::ToolResultSummary::default(),
     };
     vec![
         TranscriptMessage::User { text: "What is in a.txt?".to_owned() },

@@ -26,6 +26,7 @@ async fn next_request_body(kind: ProviderProtocol, hello: &[u8], answer: ModelRe
         name: call.name,
         text: "done".to_owned(),
         is_error: false,
+        summary: crate::ToolResultSummary::default(),
     });
     let mut messages = vec![
         TranscriptMessage::User { text: "go".to_owned() },

@@ -103,7 +103,7 @@ fn a_call_that_is_cancelled_before_it_begins_changes_nothing() {
             for PathOperation { tool, arguments, .. } in operations(dialect, path) {
                 let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
                 let reply = runtime.block_on(world.host.call(&world.session, call, &cancelled)).unwrap();
-                assert_eq!(reply.error, Some(Cancelled), "{tool} {arguments}: {}", reply.text);
+                assert_eq!(reply.error_kind(), Some(Cancelled), "{tool} {arguments}: {}", reply.text);
                 assert_eq!(inside(&world).difference(&before), "", "{tool} {arguments}");
             }
         }
@@ -209,7 +209,7 @@ fn a_host_that_is_out_of_descriptors_says_so_and_goes_on() {
                 drop(taken);
                 let now = inside(&world);
                 assert!(now.temporary().is_empty(), "{tool} with {spare}: {now:?}");
-                let Some(kind) = reply.error else { break };
+                let Some(kind) = reply.error_kind() else { break };
                 assert_eq!(now.difference(&before), "", "{tool} with {spare}: {}", reply.text);
                 assert!(matches!(kind, Io | Unavailable), "{tool} with {spare}: {}", reply.text);
                 assert!(spare < 20, "{tool}: {}", reply.text);

@@ -92,7 +92,7 @@ fn a_person_sees_what_is_protected_however_much_else_there_is() {
     }
     layered.write("z/.vscode/tasks.json", "planted\n").whiteout("z/.git");
     layered.committed();
-    let shown = person.last_request().preview;
+    let shown = person.last_request().preview.text();
     for words in ["+planted\n", "delete the directory `z/.git` with", "more changes"] {
         assert!(shown.contains(words), "{words}\n{}", &shown[..2000]);
     }
@@ -108,7 +108,7 @@ fn a_person_sees_what_would_change_and_gets_what_they_saw() {
     layered.write("a.txt", "one\n2\n").write("new.bin", b"\0\0").whiteout("gone").whiteout("d").write("run", "r");
     fs::set_permissions(layered.upper.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
     layered.committed();
-    let shown = person.last_request().preview;
+    let shown = person.last_request().preview.text();
     for words in [
         "commit a program's changes: 1 new, 2 changed, 2 deleted",
         "-two\n+2\n",

@@ -328,8 +328,9 @@ fn a_person_is_shown_what_an_undo_would_do_to_contents() {
     world.value("move_file", &json!({"from": "new", "to": "newer"}));
     world.value("undo", &json!({"session": "test"}));
     let request = person.last_request();
-    assert!(!request.secret);
-    let shown = request.preview.split_once('\n').unwrap();
+    assert!(!request.preview.is_secret());
+    let shown = request.preview.text();
+    let shown = shown.split_once('\n').unwrap();
     assert!(shown.0.starts_with("undo c-") && shown.0.contains("overwrite `f`"), "{}", shown.0);
     expect![[r"
         move `newer` to `new`
@@ -361,9 +362,13 @@ fn a_secret_in_an_undo_preview_is_shown_only_to_the_approver() {
     let change = world.change("write_file", &json!({"path": ".env", "content": "KEY=other\n"}));
     world.undo(&change);
     let request = person.last_request();
-    assert!(request.secret && request.preview.contains("+KEY=hunter2"), "{}", request.preview);
+    assert!(
+        request.preview.is_secret() && request.preview.text().contains("+KEY=hunter2"),
+        "{}",
+        request.preview.text()
+    );
     assert!(!format!("{:?}", request.redacted_for_relay()).contains("hunter2"));
-    assert!(request.redacted_for_relay().summary.contains("overwrite `.env`"));
+    assert!(request.redacted_for_relay().preview.summary().contains("overwrite `.env`"));
     // To be shown it without doing it is to read it.
     let world = world.reopened(FsFixtureConfig::default());
     let change = world.value("list_changes", &json!({}))["changes"][1]["change"].clone();

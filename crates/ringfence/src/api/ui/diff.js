@@ -3,7 +3,7 @@
 // Every line of the text is on the page with its own sign, whatever it says: colour is an addition and never the message.
 // How many lines belong to a hunk is what its head says, so a removed line `-- a` is never taken for the name of a file.
 //
-// Not here: whether a text is a diff at all, which `isDiff` only guesses for the choice of colours.
+// Not here: whether a reply is a diff at all, which `isDiff` only guesses for the choice of colours. A preview says it.
 
 import { cut } from './visible.js';
 import { el } from './dom.js';
@@ -49,19 +49,48 @@ export function parse(text) {
     return found;
 }
 
+/** The same lines of a preview's diff, which names its files, hunks and lines. */
+export function diffLines(diff) {
+    const found = [];
+    const name = (side, path) => (path === null ? '/dev/null' : `${side}/${path}`);
+    for (const part of diff.parts) {
+        if (part.kind === 'note') {
+            found.push(...part.text.split('\n').map(text => ({ kind: 'note', text })));
+            continue;
+        }
+        found.push({ kind: 'file', text: `--- ${name('a', part.oldPath)}` });
+        found.push({ kind: 'file', text: `+++ ${name('b', part.newPath)}` });
+        for (const hunk of part.hunks) {
+            let [old, now] = [hunk.old.first, hunk.new.first];
+            const range = side => `${side.first},${side.count}`;
+            found.push({ kind: 'hunk', text: `@@ -${range(hunk.old)} +${range(hunk.new)} @@` });
+            for (const { change, text, unterminated } of hunk.lines) {
+                if (change === 'added') found.push({ kind: 'add', text: `+${text}`, new: now++ });
+                else if (change === 'removed') found.push({ kind: 'remove', text: `-${text}`, old: old++ });
+                else found.push({ kind: 'same', text: ` ${text}`, old: old++, new: now++ });
+                if (unterminated) found.push({ kind: 'note', text: '\\ No newline at end of file' });
+            }
+        }
+    }
+    return found;
+}
+
 /** How much a diff adds and removes. */
-export function totals(text) {
-    const lines = parse(text);
+export function totals(lines) {
     const of = kind => lines.filter(line => line.kind === kind).length;
     return { added: of('add'), removed: of('remove') };
 }
 
-/** A diff as an element. */
+/** A unified diff as an element. */
 export function showDiff(text) {
-    const lines = parse(text);
+    return showLines(parse(text));
+}
+
+/** The lines of a diff as an element. */
+export function showLines(lines) {
     const changed = changedWords(lines);
     const body = el('div', { class: 'diff-lines' });
-    const { added, removed } = totals(text);
+    const { added, removed } = totals(lines);
     const shown = el(
         'div',
         {

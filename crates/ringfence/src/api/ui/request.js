@@ -3,7 +3,7 @@
 // Not here: answering (approval.js).
 
 import { badge, el, ticked } from './dom.js';
-import { isDiff, showDiff, totals } from './diff.js';
+import { diffLines, showLines, totals } from './diff.js';
 import { showObject } from './values.js';
 import { withLinks } from './links.js';
 
@@ -42,13 +42,16 @@ export function showWhy(request) {
     );
 }
 
-/** The preview: its first line is the title already. */
+/** The preview: its summary is the title already. */
 export function showPreview(request) {
-    const body = request.preview.split('\n').slice(1).join('\n');
-    if (body.trim() === '') return null;
-    const content = isDiff(body) ? showDiff(body) : el('pre', { class: 'code', tabindex: '0' }, withLinks(body));
-    const { added, removed } = isDiff(body) ? totals(body) : { added: 0, removed: 0 };
-    const sum = isDiff(body)
+    const isDiff = request.body.kind === 'diff';
+    const text = isDiff ? request.lines.join('\n') : request.preview.slice(request.summary.length + 1);
+    if (!isDiff && text.trim() === '') return null;
+    const words = text.trim() === '' ? null : el('pre', { class: 'code', tabindex: '0' }, withLinks(text));
+    const lines = isDiff ? diffLines(request.body.value) : [];
+    const content = isDiff ? el('div', {}, words, showLines(lines)) : words;
+    const { added, removed } = totals(lines);
+    const sum = isDiff
         ? el(
               'span',
               { class: 'sum' },
@@ -68,7 +71,7 @@ export function behindClick(words, content) {
 }
 
 export function showArguments(request) {
-    const hasPreview = request.preview.includes('\n');
+    const hasPreview = request.body.kind !== 'none' || request.lines.length > 0;
     return el(
         'details',
         { class: 'arguments', open: !hasPreview },

@@ -107,7 +107,7 @@ fn test_app(site: &TestSite, preset: Preset) -> App {
 
 /// The outcome of a call where a person denies everything.
 fn outcome_word(reply: &ToolReply, tool: &str) -> &'static str {
-    match reply.error {
+    match reply.error_kind() {
         None => "yes",
         Some(ErrorKind::ApprovalDenied) => "asks",
         Some(ErrorKind::PermissionDenied) => "no",
@@ -127,7 +127,7 @@ fn make_change(site: &TestSite, tool: &str, runtime: &tokio::runtime::Runtime) -
     let app = test_app(site, Preset::Edits);
     let make = |tool: &str, arguments: Value| {
         let reply = runtime.block_on(make_call(&app.host, &app.session, tool, &arguments));
-        assert_eq!(reply.error, None, "{}", reply.text);
+        assert_eq!(reply.error_kind(), None, "{}", reply.text);
         serde_json::from_str::<Value>(&reply.text).unwrap()["value"]["change"].clone()
     };
     let change = make("write_file", json!({"path": "a.md", "content": "x"}));
