@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
 use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, write_all};
 use ringfence_sys::stat::FileStat;
@@ -135,7 +135,7 @@ impl AuditLog {
     }
 
     fn append(&self, record: &CallRecord<'_>) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let unlisted = match record.event {
             AuditEvent::Refused { .. } => match state.refused.admit() {
                 RefusalLogDecision::Suppressed => return Ok(()),
@@ -289,7 +289,7 @@ impl AuditSink for AuditLog {
 impl Drop for AuditLog {
     /// The last word: what was not listed, and a signed head.
     fn drop(&mut self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.since_head == 0 && state.refused.suppressed == 0 {
             return;
         }

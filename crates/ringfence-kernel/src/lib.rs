@@ -100,6 +100,7 @@ mod session;
 mod store;
 mod strict_json;
 mod suggest;
+pub mod sync;
 mod taint;
 mod ticket;
 mod timestamp;

@@ -6,7 +6,7 @@
 //! Not here: what is asked and what an answer means. Nothing is tried again, but for a connection that was kept and is dead.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
@@ -15,6 +15,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
+use ringfence_kernel::sync::Mutex;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -225,7 +226,7 @@ impl ProviderClient {
     }
 
     async fn send(&self, question: &ProviderHttpRequest, path: &str) -> Result<ProviderHttpResponse, ProviderError> {
-        let kept = self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.idle_connection.lock().take();
         if let Some(line) = kept.filter(|line| !line.sender.is_closed()) {
             // A server closes idle connections. It did not see the request then, so that it is sent again.
             match self.send_over(line, question, path).await {
@@ -372,7 +373,7 @@ impl ProviderClient {
     }
 
     fn keep_alive(&self, line: ProviderConnection) {
-        *self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+        *self.idle_connection.lock() = Some(line);
     }
 
     fn timeout_error(&self, waited: Duration) -> ProviderError {

@@ -7,9 +7,10 @@
 
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
 use ringfence_agent::{AgentEvent, AgentObserver, AgentOutcome, Ledger, RequestedCall, TranscriptMessage};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{WORKSPACE_MOUNTS, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
@@ -252,7 +253,7 @@ impl AcpSessionUpdates {
     }
 
     fn state(&self) -> MutexGuard<'_, AcpUpdateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
