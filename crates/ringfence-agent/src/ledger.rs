@@ -7,8 +7,9 @@
 //! Not here: keeping it. The audit log and the journal do that.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     AuditEvent, AuditSink, AuditSinkError, CallRecord, ErrorKind, PolicyAction, ReplyValue, ResourceAccess, ToolError,
     sanitize_line,
@@ -254,7 +255,7 @@ impl LedgerSink {
     }
 
     fn state(&self) -> MutexGuard<'_, LedgerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -13,9 +13,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
 use ringfence_sys::commit_log::{CommitLog, CoveredFile};
 use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, truncate_durably, write_all};
@@ -159,7 +160,7 @@ impl AuditLog {
     }
 
     fn append(&self, record: &CallRecord<'_>) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let unlisted = match record.event {
             AuditEvent::Refused { .. } => match state.refused.admit() {
                 RefusalLogDecision::Suppressed => return Ok(()),
@@ -337,7 +338,7 @@ impl AuditSink for AuditLog {
 impl Drop for AuditLog {
     /// The last word: what was not listed, and a signed head.
     fn drop(&mut self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.since_head == 0 && state.refused.suppressed == 0 {
             return;
         }

@@ -8,9 +8,9 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use ringfence_fs::{PLAIN_FILE_FLAGS, content_id};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, ToolError, sanitize_json};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -81,7 +81,7 @@ impl AuditSink for WorkflowRunLog {
         };
         let line = serde_json::to_string(&line).map_err(|error| AuditSinkError(error.into()))?;
         let text = sanitize_json(&line) + "\n";
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         // A record in an unlinked file would be lost.
         match file.metadata().map_err(AuditSinkError)?.nlink() {
             0 => Err(AuditSinkError(std::io::Error::new(

@@ -3,7 +3,9 @@
 //! Not here: waiting in a queue (`approval_turn.rs`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use crate::sync::Mutex;
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
@@ -17,7 +19,7 @@ pub(crate) type ApprovalTurn = OwnedMutexGuard<()>;
 impl ApprovalQueues {
     /// The queue of a session. It exists while a call waits in it.
     pub(crate) fn queue(&self, session: &str) -> Arc<AsyncMutex<()>> {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.0.lock();
         if let Some(queue) = queues.get(session).and_then(Weak::upgrade) {
             return queue;
         }
@@ -42,7 +44,7 @@ mod tests {
         assert!(Arc::ptr_eq(&line, &turns.queue("one")) && !Arc::ptr_eq(&line, &other));
         drop(other);
         drop(turns.queue("three"));
-        let left = |turns: &ApprovalQueues| turns.0.lock().unwrap().len();
+        let left = |turns: &ApprovalQueues| turns.0.lock().len();
         assert_eq!(left(&turns), 2);
         assert!(Arc::ptr_eq(&line, &turns.queue("one")));
         drop(line);

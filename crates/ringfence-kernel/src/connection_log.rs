@@ -5,9 +5,9 @@
 //! before the end of the call.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 use crate::ResourceAccess;
+use crate::sync::Mutex;
 
 /// Connections of a call that have a record of their own.
 const MAX_RECORDED: usize = 1000;
@@ -41,7 +41,7 @@ pub(crate) enum ConnectionOutcome {
 impl ConnectionLog {
     /// Whether this one has to be recorded. Otherwise it is counted.
     pub(crate) fn should_record(&self, access: &ResourceAccess, outcome: ConnectionOutcome) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         let is_new =
             outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&access.resource.display_path);
         if is_new || counts.recorded < MAX_RECORDED {
@@ -57,13 +57,13 @@ impl ConnectionLog {
 
     /// One that is made is in a record.
     pub(crate) fn mark_recorded(&self, access: &ResourceAccess) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         counts.recorded_hosts.insert(access.resource.display_path.clone());
     }
 
     /// Those that were counted since this was last asked.
     pub(crate) fn take_unlisted(&self) -> UnlistedConnections {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).unlisted)
+        std::mem::take(&mut self.0.lock().unlisted)
     }
 }
 

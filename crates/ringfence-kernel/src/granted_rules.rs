@@ -2,7 +2,7 @@
 //!
 //! Not here: storing grants (`store.rs`), and who may revoke one (`inbox.rs`).
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use crate::grant::Grant;
 use crate::layered_rules::LayeredRules;
@@ -10,6 +10,7 @@ use crate::policy::{Policy, PolicyRequest};
 use crate::resource::ResourceAccess;
 use crate::rule::PolicyRule;
 use crate::rule_text::RuleText;
+use crate::sync::RwLock;
 use crate::verdict::{Decision, PolicyLayer, PolicyRevision, Verdict};
 
 /// The rules of config, and what was granted since.
@@ -33,7 +34,7 @@ impl GrantedRules {
     }
 
     fn rules(&self) -> Arc<LayeredRules> {
-        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner).rules)
+        Arc::clone(&self.active.read().rules)
     }
 }
 
@@ -56,7 +57,7 @@ impl Policy for GrantedRules {
 
     fn set_grants(&self, grants: &[Grant]) -> bool {
         let ids: Vec<String> = grants.iter().map(|grant| grant.id.clone()).collect();
-        let mut now = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.active.write();
         if now.grant_ids == ids {
             return false;
         }

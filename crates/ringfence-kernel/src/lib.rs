@@ -101,6 +101,7 @@ mod session;
 mod store;
 mod strict_json;
 mod suggest;
+pub mod sync;
 mod taint;
 mod ticket;
 mod timestamp;

@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::sync::Mutex;
 use crate::{ApprovalDecision, ApprovalRequest, Grant, Preview};
 
 /// The state store is unavailable; nothing may be asked without it.
@@ -290,6 +291,6 @@ impl ApprovalStore for InMemoryApprovalStore {
 impl InMemoryApprovalStore {
     /// A panic of another holder cannot leave this half changed: each change is one call.
     fn lock(&self) -> MutexGuard<'_, InMemoryApprovalState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

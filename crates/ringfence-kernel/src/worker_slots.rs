@@ -4,7 +4,9 @@
 //! free worker goes to the waiting principal that has the fewest, and among equals to the call that waits longest.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
+
+use crate::sync::Mutex;
 
 use tokio::sync::oneshot;
 
@@ -66,9 +68,9 @@ impl WorkerSlots {
         Some((principal, sender))
     }
 
-    /// No invariant spans two statements that can panic, so a poisoned queue is as good as another.
+    /// No invariant spans two statements that can panic.
     fn lock(&self) -> MutexGuard<'_, SlotQueue> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -11,11 +11,12 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -104,7 +105,7 @@ impl CgroupManager {
     /// A group with these limits, or nothing where the machine gives none.
     pub(crate) fn create(&self, limits: &JailLimits) -> io::Result<Option<RunCgroup>> {
         let Some(pool) = &self.pool else { return Ok(None) };
-        let slot = pool.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let slot = pool.slots.lock().pop();
         if let Some(group) = slot {
             // An administrator may have removed it meanwhile.
             if let Ok(group) = RunCgroup::prepare(pool, group, limits) {
@@ -178,7 +179,7 @@ impl CgroupPool {
 
 impl Drop for CgroupPool {
     fn drop(&mut self) {
-        let slots = std::mem::take(self.slots.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let slots = std::mem::take(self.slots.get_mut());
         slots.iter().for_each(|group| self.remove(&group.name));
     }
 }
@@ -334,7 +335,7 @@ impl Drop for RunCgroup {
         self.kill();
         let is_reusable = self.is_reusable();
         let Some(group) = self.group.take() else { return };
-        let mut slots = self.pool.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.pool.slots.lock();
         if is_reusable && slots.len() < SLOTS {
             slots.push(group);
         } else {

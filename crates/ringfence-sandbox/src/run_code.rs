@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     CODE_MOUNT, CallContext, CallLimits, ChangeGroupDecision, DuplicateToolError, Egress, EgressChannel, ErrorKind,
     FollowUpMode, FollowUpPlan, NET_MOUNT, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody,
@@ -447,7 +448,7 @@ impl RunCodeTool {
     }
 
     fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {
-        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sandbox = self.sandbox.lock();
         if let Some(sandbox) = &*sandbox {
             return Ok(Arc::clone(sandbox));
         }

@@ -10,13 +10,14 @@ use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getegid, geteuid};
 
 use ringfence_kernel::ExposedDir;
+use ringfence_kernel::sync::Mutex;
 
 use crate::bwrap::{JailBackend, JailFallback, needs_bwrap_fallback};
 use crate::cgroup::CgroupManager;
@@ -171,7 +172,7 @@ impl Sandbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<SpawnerHandle>>> {
-        self.spawner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spawner.lock()
     }
 }
 

@@ -12,10 +12,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -182,7 +183,7 @@ impl SpawnerHandle {
     }
 
     fn user_ns_for(&self, from: JailUser, to: JailUser) -> Result<Arc<OwnedFd>, JailError> {
-        let mut maps = self.user_ns_cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut maps = self.user_ns_cache.lock();
         if let Some(map) = maps.get(&from) {
             return Ok(Arc::clone(map));
         }
@@ -239,7 +240,7 @@ impl SpawnerChannel {
     }
 
     fn lock_pool(&self) -> std::sync::MutexGuard<'_, JailPool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock()
     }
 
     /// Has later jails made with these toolchains. Those that wait are gone.

@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{Either, Full};
@@ -24,6 +24,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     CallContext, ConnectionAttempt, Egress, EgressChannel, ErrorKind, NET_MOUNT, PolicyAction, PolicyResource,
     ResourceAccess, ToolError,
@@ -361,7 +362,7 @@ impl ProxyState {
             // The receiver may be gone.
             let _ = go.send(());
         });
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner).send(attempt).map_err(|_| closed())?;
+        self.attempts.lock().send(attempt).map_err(|_| closed())?;
         goes.await.map_err(|_| closed())
     }
 }

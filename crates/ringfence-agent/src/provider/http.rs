@@ -7,9 +7,9 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_net::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ringfence_net::{
     AnyAddress, BodyCoding, Bytes, DialError, DialTarget, Dialer, ExchangeError, HttpConnection, HttpRequest,
@@ -226,7 +226,7 @@ impl ProviderClient {
     }
 
     async fn send(&self, question: &ProviderHttpRequest, path: &str) -> Result<ProviderHttpResponse, ProviderError> {
-        let kept = self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.idle_connection.lock().take();
         if let Some(line) = kept.filter(|line| !line.is_closed()) {
             // A server closes idle connections. It did not see the request then, so that it is sent again.
             match self.send_over(line, question, path).await {
@@ -329,7 +329,7 @@ impl ProviderClient {
     }
 
     fn keep_alive(&self, line: HttpConnection) {
-        *self.idle_connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+        *self.idle_connection.lock() = Some(line);
     }
 
     fn timeout_error(&self, waited: Duration) -> ProviderError {

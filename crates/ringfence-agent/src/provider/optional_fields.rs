@@ -4,8 +4,8 @@
 //! that it can be sent again. A refused field is not sent to that server again.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
+use ringfence_kernel::sync::Mutex;
 use serde_json::Value;
 
 use super::error::ProviderError;
@@ -18,7 +18,7 @@ pub(crate) struct RejectedRequestFields(Mutex<BTreeSet<&'static str>>);
 impl RejectedRequestFields {
     /// Whether a field may be sent.
     pub(crate) fn accepts(&self, name: &str) -> bool {
-        !self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        !self.0.lock().contains(name)
     }
 
     /// The field of `body` that a refusal is about, from now on left out. Nothing where it is about something else.
@@ -35,7 +35,7 @@ impl RejectedRequestFields {
         let named = known.iter().filter(|name| sent.contains(&format!("\"{name}\":")));
         // Of several names, the first is meant: later ones explain it.
         let (_, name) = named.filter_map(|name| Some((find_word(&fault.server_text, name)?, *name))).min()?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name).then_some(name)
+        self.0.lock().insert(name).then_some(name)
     }
 }
 

@@ -3,10 +3,9 @@
 //! A script has one answer or error a line, as JSON, in the order in which they are given; empty lines and lines that begin
 //! with `#` are passed over. A line can also say what it expects to be asked, and the run fails where that does not hold.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -118,7 +117,7 @@ impl ScriptedProvider {
 
     /// The next line of the script.
     fn next_line(&self) -> Result<&(usize, ScriptedResponse), ModelError> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         let (mut at, mut played) = *next;
         while self.lines.get(at).is_some_and(|(_, line)| played >= line.times) {
             (at, played) = (at + 1, 0);

@@ -4,7 +4,7 @@
 //! read and never used; as long as it is there, nothing on the mount is changed.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
@@ -69,14 +69,14 @@ impl Journal {
         if !self.is_owner(keep.identity()?)? {
             return Ok(None);
         }
-        *self.open_store.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep.clone());
+        *self.open_store.lock() = Some(keep.clone());
         Ok(Some(keep))
     }
 
     /// The directory that was opened before, if it still has its name and is private. While it is held, its inode is not
     /// given to another.
     fn held_store(&self, found: &FileStat) -> Option<PreImageStore> {
-        let held = self.open_store.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let held = self.open_store.lock().clone();
         held.filter(|held| held.id == found.id && is_private(found))
     }
 

@@ -12,10 +12,11 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
 use ringfence_kernel::CallLimits;
+use ringfence_kernel::sync::Mutex;
 use ringfence_sys::commit_log::{CommitLog, CoveredFile, PendingFlush};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -151,7 +152,7 @@ impl Journal {
     pub(crate) fn checkpoint(&self) {
         let known = self.lock_index();
         let Ok(stat) = fstat(&known.log) else { return };
-        let mut last = self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_checkpoint.lock();
         let inode = FileStat::from_stat(&stat).id.inode;
         if last.inode == inode && known.read < last.offset + INTERVAL_BYTES || known.has_pending() {
             return;
@@ -184,7 +185,7 @@ impl Journal {
 
     /// This thread alone. The lock is between processes: two threads of one would both have it.
     fn lock_index(&self) -> MutexGuard<'_, JournalIndex> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 
     /// Switches to the current log file: compaction replaces it.
@@ -303,7 +304,7 @@ impl Journal {
 
     /// Whether the image store with this identity is ours.
     pub(crate) fn is_owner(&self, found: InodeIdentity) -> Result<bool, Errno> {
-        let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keep = self.image_store.lock();
         if !keep.is_some_and(|ours| is_same_inode(ours, found)) {
             // Another process may have made a new one.
             *keep = self.read_identity()?;
@@ -313,7 +314,7 @@ impl Journal {
 
     /// Whether it was written down when it was made. Earlier versions did not.
     pub(crate) fn has_birth_time(&self) -> bool {
-        let mut keep = self.image_store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keep = self.image_store.lock();
         if keep.is_none_or(|keep| keep.birth_time.is_none()) {
             *keep = self.read_identity().unwrap_or_default();
         }

@@ -4,9 +4,9 @@
 //! the last seconds is not remembered: its times could stay the same through the next change.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ErrorKind, ToolError};
 use sha2::{Digest as _, Sha256};
 
@@ -79,7 +79,7 @@ pub(crate) struct DigestCache {
 
 impl DigestCache {
     pub(crate) fn lookup(&self, stamp: &FileStat) -> Option<Digest> {
-        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.cache.lock();
         known.get(&stamp.id).filter(|(of, _)| of == stamp).map(|(_, digest)| *digest)
     }
 
@@ -88,7 +88,7 @@ impl DigestCache {
         if now - stamp.modified.max(stamp.changed) < TRUSTED_AGE_NANOS {
             return;
         }
-        let mut known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.cache.lock();
         if known.len() >= MAX_CACHED {
             known.clear();
         }

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use globset::GlobSet;
 use grep_matcher::{LineTerminator, Matcher as _};
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     CallCommitState, CallContext, PolicyAction, PolicyResource, ResourceAccess, Sensitivity, ToolError, sensitivity,
 };
@@ -304,7 +305,7 @@ fn run_worker(
 ) {
     let mut searcher = searcher(query);
     loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = jobs.lock().recv();
         let Ok(SearchJob { index, directory, name, path }) = job else { return };
         // The queue is drained, so that the walk never blocks on it.
         if signal.check().is_err() || board.is_full.load(Ordering::Relaxed) {
@@ -488,11 +489,11 @@ struct SearchMergerState {
 
 impl SearchMerger {
     fn record_skip(&self, index: usize, why: SkipReason) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).skipped.push((index, why));
+        self.state.lock().skipped.push((index, why));
     }
 
     fn record_result(&self, index: usize, verdict: FileSearchResult, most: usize) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.verdicts.insert(index, verdict);
         while state.last_counted.is_none() {
             let next = state.finished;
@@ -509,8 +510,7 @@ impl SearchMerger {
     }
 
     fn into_result(self, most: usize, known: &SensitiveFiles) -> TextSearchResult {
-        let SearchMergerState { verdicts, skipped: passed_over, last_counted: cut, .. } =
-            self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let SearchMergerState { verdicts, skipped: passed_over, last_counted: cut, .. } = self.state.into_inner();
         let counts = |index: &usize| cut.is_none_or(|cut| *index <= cut);
         let mut found = TextSearchResult { truncated: cut.is_some(), ..TextSearchResult::default() };
         for (_, why) in passed_over.iter().filter(|(index, _)| counts(index)) {

@@ -10,8 +10,8 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
 
+use ringfence_kernel::sync::RwLock;
 use ringfence_kernel::{CallContext, IoMode, Sensitivity, ToolError, entry_sensitivity, sensitivity};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -110,7 +110,7 @@ impl SensitiveFiles {
         // A line that is not whole yet is read the next time.
         let whole = memchr::memrchr(b'\n', &bytes[..length]).map_or(0, |last| last + 1);
         let text = String::from_utf8_lossy(&bytes[..whole]);
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.write();
         for (id, SensitiveFile { birth_time: born, sensitivity }) in text.lines().filter_map(parse) {
             let before = files.get(&id).filter(|seen| seen.birth_time == born).map(|seen| seen.sensitivity);
             if files.len() < MOST_FILES || files.contains_key(&id) {
@@ -138,7 +138,7 @@ impl SensitiveFiles {
 
     /// Sensitivity of a file by its identity.
     pub(crate) fn lookup(&self, at: FileRef<'_>, stamp: &FileStat) -> Sensitivity {
-        let seen = self.files.read().unwrap_or_else(PoisonError::into_inner).get(&stamp.id).copied();
+        let seen = self.files.read().get(&stamp.id).copied();
         match seen {
             Some(seen) if seen.birth_time == at.birth_time() => seen.sensitivity,
             _ => Sensitivity::default(),
@@ -151,19 +151,19 @@ impl SensitiveFiles {
     }
 
     pub(crate) fn is_secret(&self, InodeIdentity { id, birth_time: born }: InodeIdentity) -> bool {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.read();
         files.get(&id).is_some_and(|seen| seen.birth_time == born && seen.sensitivity.secret)
     }
 
     /// The inodes of every file that is known as a secret.
     pub(crate) fn secret_inodes(&self) -> HashSet<u64> {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.read();
         files.iter().filter(|(_, seen)| seen.sensitivity.secret).map(|(id, _)| id.inode).collect()
     }
 
     fn insert(&self, identity: InodeIdentity, sensitivity: Sensitivity, keep: SensitivityStorage) {
         let InodeIdentity { id, birth_time: born } = identity;
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.write();
         let before = files.get(&id).filter(|seen| seen.birth_time == born).map(|seen| seen.sensitivity);
         let seen = SensitiveFile { birth_time: born, sensitivity: before.unwrap_or_default().union(sensitivity) };
         let room = if seen.sensitivity.secret { MOST_FILES } else { MOST_FILES / 2 };
@@ -178,7 +178,7 @@ impl SensitiveFiles {
 
     /// Whether nothing would have to be written to know this file.
     fn is_recorded(&self, named: Sensitivity, id: FileId) -> bool {
-        let knows = || self.files.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id);
+        let knows = || self.files.read().contains_key(&id);
         !named.is_any() || knows()
     }
 }
@@ -303,7 +303,7 @@ impl SensitiveFiles {
                 }
             }
         }
-        *self.scanned_directories.write().unwrap_or_else(PoisonError::into_inner) = Some(scanned_directories);
+        *self.scanned_directories.write() = Some(scanned_directories);
         Ok(())
     }
 
@@ -314,7 +314,7 @@ impl SensitiveFiles {
     /// Whether the directories that were looked through have the entries that they had. A call that must not wait asks about
     /// the root alone.
     fn is_as_looked_at(&self, mount: &MountRoot, pace: IoMode) -> bool {
-        let scanned_directories = self.scanned_directories.read().unwrap_or_else(PoisonError::into_inner);
+        let scanned_directories = self.scanned_directories.read();
         let is_same = |(name, changed): &(String, i128)| matches!(stat(mount.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
         scanned_directories.as_ref().is_some_and(|scanned_directories| {
             self.root_changed(mount) == Some(scanned_directories.root)

@@ -7,8 +7,8 @@
 
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::{PoisonError, RwLock};
 
+use ringfence_kernel::sync::RwLock;
 use ringfence_kernel::{Sensitivity, sensitivity, settings_through_link};
 
 use crate::path::name::escape;
@@ -39,7 +39,7 @@ impl LinkedDirectories {
     pub(crate) fn add(&self, link: &str, target: &[u8]) {
         let target = if target == b"." { Vec::new() } else { target.to_vec() };
         let found = DirectoryLink { link: link.to_owned(), target };
-        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.write();
         if links.len() < MOST_LINKS && !links.contains(&found) {
             links.push(found);
         }
@@ -47,12 +47,12 @@ impl LinkedDirectories {
 
     /// Number of links that are known. It grows with each that is added.
     pub(crate) fn count(&self) -> usize {
-        self.links.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.links.read().len()
     }
 
     /// Sensitivity of a path, which goes through no link, by the names of links above it.
     pub(crate) fn sensitivity(&self, path: &[u8]) -> Sensitivity {
-        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.read();
         let inside = links.iter().filter_map(|known| Some((known, relative_to_folded(path, &known.target)?)));
         let named = inside.map(|(known, rest)| sensitivity(&format!("{}/{}", known.link, escape(rest))));
         named.fold(Sensitivity::default(), Sensitivity::union)
@@ -61,7 +61,7 @@ impl LinkedDirectories {
     /// Whether a path is a directory that settings are looked for in by way of a link, or has one in it: what is done to the
     /// directory is done to them.
     pub(crate) fn affects(&self, path: &[u8]) -> bool {
-        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.read();
         let mut targets = links.iter().filter(|known| relative_to_folded(&known.target, path).is_some());
         !path.is_empty() && targets.any(|known| is_sensitive_link(&known.link))
     }

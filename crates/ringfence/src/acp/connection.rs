@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use ringfence_kernel::sync::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -130,14 +131,14 @@ impl AcpClientConnection {
     }
 
     fn send(&self, line: &[u8]) {
-        let mut output = self.0.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = self.0.output.lock();
         if output.write_all(line).and_then(|()| output.flush()).is_err() {
             self.0.closed.cancel();
         }
     }
 
     fn pending(&self) -> MutexGuard<'_, AcpPendingRequests> {
-        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.pending.lock()
     }
 }
 

@@ -8,9 +8,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use ringfence_agent::AgentObserver;
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{Approver, SessionTaint};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -264,7 +265,7 @@ impl AcpServer {
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<AcpSession>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 }
 

@@ -7,11 +7,12 @@
 
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
 use ringfence_agent::{
     AgentEvent, AgentObserver, AgentOutcome, Ledger, RequestedCall, ToolResultSummary, TranscriptMessage,
 };
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ToolReply, WORKSPACE_MOUNTS, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 
@@ -266,7 +267,7 @@ impl AcpSessionUpdates {
     }
 
     fn state(&self) -> MutexGuard<'_, AcpUpdateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

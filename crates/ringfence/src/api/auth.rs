@@ -4,12 +4,13 @@
 //! Every request needs a token. Bodies are bounded, read whole, and may not have duplicate keys.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Extensions, HeaderMap};
 use ringfence_kernel::StrictJsonError;
+use ringfence_kernel::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +22,6 @@ use crate::http::request_auth::{
 use crate::http::request_rate::{RATE_LIMITED, RequestRate};
 use crate::http::request_source::{RequestSourceCheck, RequestSourceError};
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit};
-use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// Requests at once, those that wait for a person among them.
@@ -142,7 +142,7 @@ struct LoginPermit {
 
 impl LoginLimiter {
     fn enter(&self, client: Option<IpAddr>) -> LoginPermit {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         let from = |client: Option<IpAddr>| all.iter().filter(|login| login.client == client).count();
         let crowded = match from(client) >= LOGINS_PER_ADDRESS {
             true => Some(client),
@@ -161,7 +161,7 @@ impl LoginLimiter {
 
 impl Drop for LoginPermit {
     fn drop(&mut self) {
-        lock(&self.logins.0).retain(|login| !Arc::ptr_eq(&login.id, &self.id));
+        self.logins.0.lock().retain(|login| !Arc::ptr_eq(&login.id, &self.id));
     }
 }
 
@@ -195,7 +195,6 @@ mod tests {
     use super::{ApiAuthLayer, LOGIN_BYTES, LOGINS_PER_ADDRESS, MAX_LOGINS, REQUEST_SLOTS};
     use crate::http::request_rate::RequestRate;
     use crate::http::request_source::{RequestSourceCheck, RequestSourceOptions};
-    use crate::process::lock::lock;
     use crate::store::SqliteStore;
     use crate::store::tokens::{TokenIdentity, TokenStore};
 
@@ -208,7 +207,7 @@ mod tests {
 
     /// Waits until this number of logins is being read.
     async fn wait_for_logins(layer: &ApiAuthLayer, count: usize) {
-        while lock(&layer.logins.0).len() != count {
+        while layer.logins.0.lock().len() != count {
             tokio::task::yield_now().await;
         }
     }
@@ -268,7 +267,7 @@ mod tests {
         wait_for_logins(&layer, MAX_LOGINS).await;
         assert_eq!(layer.read_login(address(99), "x".into()).await.unwrap(), "x");
         wait_for_logins(&layer, MAX_LOGINS - 1).await;
-        let one = lock(&layer.logins.0).iter().filter(|login| login.client == address(1)).count();
+        let one = layer.logins.0.lock().iter().filter(|login| login.client == address(1)).count();
         assert_eq!(one, 1, "the address with two lost one");
         held.iter().for_each(tokio::task::JoinHandle::abort);
     }

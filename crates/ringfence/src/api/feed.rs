@@ -5,10 +5,11 @@
 //! Nothing here delays a call, and the feed is not the trace: that is the audit log.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     Assurance, AuditEvent, AuditSink, AuditSinkError, AuthScope, CallRecord, ErrorKind, ProgressListener,
     ProgressUpdate, Session,
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::app::session::owners::SessionOwners;
-use crate::process::lock::lock;
 use crate::store::tokens::TokenIdentity;
 
 /// Events that are kept.
@@ -130,7 +130,7 @@ impl EventFeed {
 
     pub(super) fn publish(&self, news: FeedItem<'_>) {
         let FeedItem { kind, session, owner, mut data, contents } = news;
-        let mut kept = lock(&self.buffer);
+        let mut kept = self.buffer.lock();
         let id = kept.next;
         kept.next += 1;
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
@@ -180,7 +180,7 @@ impl EventFeed {
 
     /// Visible events after a position.
     pub(super) fn events_after(&self, last: u64, who: &TokenIdentity, session: Option<&str>) -> FeedBatch {
-        let kept = lock(&self.buffer);
+        let kept = self.buffer.lock();
         let oldest = kept.events.front().map_or(kept.next, |event| event.id);
         let newer = kept.events.partition_point(|event| event.id <= last);
         let events: Vec<_> =

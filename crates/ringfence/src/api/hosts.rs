@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, Dialect};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -19,7 +20,6 @@ use crate::api::feed::EventFeed;
 use crate::app::{App, AppError, build_app_with_tap, build_person_app};
 use crate::approval::approver_for;
 use crate::config::{AppSettings, CliFlags, Environment, load};
-use crate::process::lock::lock;
 
 /// Name of the workspace of the command line.
 pub(super) const MAIN_WORKSPACE: &str = "main";
@@ -95,7 +95,7 @@ impl HostPool {
 
     /// Lets a session of a token use a host, as long as the lease is held. Fails where the token uses as many as it may.
     pub(super) fn lease(&self, token: &str, which: &HostPoolKey) -> Result<HostLease, ApiError> {
-        let mut leases = lock(&self.0.leases);
+        let mut leases = self.0.leases.lock();
         let own = leases.entry(token.to_owned()).or_default();
         if own.len() >= HOSTS_PER_TOKEN && !own.contains_key(which) {
             return Err(ApiError::too_many_requests(format!(
@@ -109,16 +109,16 @@ impl HostPool {
 
     /// The host that agents use.
     pub(super) async fn agent_host(&self, which: HostPoolKey) -> Result<Arc<App>, ApiError> {
-        if let Some(there) = lock(&self.0.agents).get(&which) {
+        if let Some(there) = self.0.agents.lock().get(&which) {
             return Ok(Arc::clone(there));
         }
         let inner = Arc::clone(&self.0);
         run_blocking(move || {
             let (settings, _) = Self(Arc::clone(&inner)).settings(&which)?;
             // One at a time, and without blocking readers: an MCP server may take its time to start.
-            let _making = lock(&inner.build_lock);
+            let _making = inner.build_lock.lock();
             {
-                let mut all = lock(&inner.agents);
+                let mut all = inner.agents.lock();
                 if let Some(there) = all.get(&which) {
                     return Ok(Arc::clone(there));
                 }
@@ -134,7 +134,7 @@ impl HostPool {
             let approver = approver_for(&settings, || Box::new(inner.approver.clone()));
             let feed = Box::new(inner.feed.clone());
             let app = Arc::new(build_app_with_tap(settings, &inner.environment, approver, feed)?);
-            lock(&inner.agents).insert(which, Arc::clone(&app));
+            inner.agents.lock().insert(which, Arc::clone(&app));
             Ok(app)
         })
         .await
@@ -159,7 +159,7 @@ impl HostPool {
     ) -> Result<Arc<App>, ApiError> {
         let which = HostPoolKey::for_workspace(workspace);
         let key = (which.workspace.clone(), assurance);
-        if let Some(there) = lock(&self.0.persons).get(&key) {
+        if let Some(there) = self.0.persons.lock().get(&key) {
             return Ok(Arc::clone(there));
         }
         let inner = Arc::clone(&self.0);
@@ -171,7 +171,7 @@ impl HostPool {
                 assurance,
                 Some(Box::new(inner.feed.clone())),
             )?);
-            lock(&inner.persons).insert(key, Arc::clone(&app));
+            inner.persons.lock().insert(key, Arc::clone(&app));
             Ok(app)
         })
         .await
@@ -188,7 +188,7 @@ pub(super) struct HostLease {
 
 impl Drop for HostLease {
     fn drop(&mut self) {
-        let mut leases = lock(&self.hosts.0.leases);
+        let mut leases = self.hosts.0.leases.lock();
         let Some(own) = leases.get_mut(&self.token) else { return };
         match own.get_mut(&self.which) {
             Some(count) if *count > 1 => *count -= 1,
@@ -274,14 +274,14 @@ impl DeferringApprover {
         time: Option<Duration>,
     ) -> Option<ApprovalWaitOverride> {
         let key = (session.to_owned(), call.to_owned());
-        lock(&self.overrides).insert(key.clone(), time?);
+        self.overrides.lock().insert(key.clone(), time?);
         Some(ApprovalWaitOverride { approver: self.clone(), key })
     }
 }
 
 impl Drop for ApprovalWaitOverride {
     fn drop(&mut self) {
-        lock(&self.approver.overrides).remove(&self.key);
+        self.approver.overrides.lock().remove(&self.key);
     }
 }
 
@@ -289,7 +289,7 @@ impl Drop for ApprovalWaitOverride {
 impl Approver for DeferringApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
         let key = (request.session.clone(), request.step_id.clone());
-        let time = lock(&self.overrides).get(&key).copied().unwrap_or(self.default_wait);
+        let time = self.overrides.lock().get(&key).copied().unwrap_or(self.default_wait);
         Box::pin(async move {
             sleep(time).await;
             ApproverReply::Deferred
@@ -309,7 +309,6 @@ mod tests {
     use super::{DeferringApprover, HOSTS_PER_TOKEN, HostPool, HostPoolKey};
     use crate::api::feed::EventFeed;
     use crate::config::{CliFlags, Environment};
-    use crate::process::lock::lock;
 
     fn test_pool(root: &Path) -> HostPool {
         let root = std::fs::canonicalize(root).unwrap();
@@ -334,7 +333,7 @@ mod tests {
         held.remove(0);
         assert!(hosts.lease("a", &run(999)).is_ok());
         held.clear();
-        assert!(lock(&hosts.0.leases).is_empty());
+        assert!(hosts.0.leases.lock().is_empty());
     }
 
     #[tokio::test]

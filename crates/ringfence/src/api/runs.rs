@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::response::Response;
 use ringfence_agent::{AgentEvent, AgentObserver, AnnouncingApprover};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,6 @@ use crate::app::session_mode::SharedSessionMode;
 use crate::app::workspace_id;
 use crate::approval::approver_for;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, heaviest_token};
-use crate::process::lock::lock;
 use crate::process::messages::{error_chain, print_error};
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
@@ -162,16 +162,16 @@ impl ApiRuns {
     }
 
     pub(super) fn cancel_all(&self) {
-        lock(&self.0).values().for_each(|run| run.cancel());
+        self.0.lock().values().for_each(|run| run.cancel());
     }
 
     /// Takes one in. Where there are too many, the token that has most of those that are over loses its oldest.
     fn insert(&self, id: String, run: Arc<ApiRun>) {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         all.insert(id, run);
         while all.len() > MAX_RUNS {
             let over = all.iter().filter_map(|(id, run)| {
-                let StoredRun { view, owner, .. } = &*lock(&run.stored);
+                let StoredRun { view, owner, .. } = &*run.stored.lock();
                 (view.state != "running").then(|| (owner.clone(), view.created.clone(), id.clone()))
             });
             let over: Vec<_> = over.collect();
@@ -184,7 +184,7 @@ impl ApiRuns {
 
     /// The agent's sessions that runs began or went on with.
     pub(super) fn sessions(&self) -> BTreeSet<String> {
-        lock(&self.0).values().map(|run| lock(&run.stored).view.session.clone()).collect()
+        self.0.lock().values().map(|run| run.stored.lock().view.session.clone()).collect()
     }
 }
 
@@ -228,7 +228,7 @@ impl RunFeedObserver {
 
 impl AgentObserver for RunFeedObserver {
     fn on_event(&self, event: &AgentEvent<'_>) {
-        let mut text = lock(&self.text);
+        let mut text = self.text.lock();
         if let AgentEvent::Text { text: piece } = event {
             text.push_str(piece);
             if text.len() >= CHUNK_CHARS {
@@ -259,27 +259,27 @@ impl ApiState {
             }
             let id = kept.view.id.clone();
             let run = ApiRun { stored: Mutex::new(kept), feed: EventFeed::starting_at(1), live: None };
-            lock(&self.runs.0).insert(id, Arc::new(run));
+            self.runs.0.lock().insert(id, Arc::new(run));
         }
         Ok(())
     }
 
     fn run_for(&self, context: &ApiRequestContext) -> Result<Arc<ApiRun>, ApiError> {
         let may =
-            |run: &Arc<ApiRun>| is_administrator(&context.identity) || lock(&run.stored).owner == *context.identity.id;
-        let found = lock(&self.runs.0).get(context.path_param(0)).cloned().filter(may);
+            |run: &Arc<ApiRun>| is_administrator(&context.identity) || run.stored.lock().owner == *context.identity.id;
+        let found = self.runs.0.lock().get(context.path_param(0)).cloned().filter(may);
         found.ok_or_else(|| ApiError::not_found("you have no run with that id; `GET /v1/runs` lists yours"))
     }
 
     async fn store_run(&self, run: &ApiRun) -> Result<(), ApiError> {
-        let kept = lock(&run.stored).clone();
+        let kept = run.stored.lock().clone();
         let (store, id) = (Arc::clone(&self.store), kept.view.id.clone());
         let body = serde_json::to_string(&kept).map_err(|_| ApiError::internal("cannot store the run"))?;
         run_blocking(move || Ok(store.save_record(ApiTable::Runs, &id, &body, MAX_RUNS)?)).await
     }
 
     fn publish_run(&self, run: &ApiRun) {
-        let StoredRun { view, owner, .. } = lock(&run.stored).clone();
+        let StoredRun { view, owner, .. } = run.stored.lock().clone();
         let data = json!({"run": view.id, "state": view.state});
         let session = Some(view.session.as_str());
         self.feed.publish(FeedItem { kind: "run", session, owner: Some(&owner), data, contents: Value::Null });
@@ -355,7 +355,7 @@ impl ApiState {
                 Err(failure) => json!({"end": "host_error", "why": failure.to_string(), "text": ""}),
             };
             {
-                let view = &mut lock(&working.stored).view;
+                let view = &mut working.stored.lock().view;
                 let state = match outcome["end"].as_str() {
                     Some("answered") => "answered",
                     Some("cancelled") => "cancelled",
@@ -387,7 +387,7 @@ fn run_error(failure: &AgentError) -> ApiError {
 pub(super) async fn list(api: Arc<ApiState>, context: ApiRequestContext, _: EmptyRequest) -> Result<RunList, ApiError> {
     let (settings, environment) = api.hosts.settings(&HostPoolKey::for_workspace(None))?;
     let available = spawn_blocking(move || open_model(&settings.model, &environment).is_ok()).await.unwrap_or(false);
-    let all: Vec<StoredRun> = lock(&api.runs.0).values().map(|run| lock(&run.stored).clone()).collect();
+    let all: Vec<StoredRun> = api.runs.0.lock().values().map(|run| run.stored.lock().clone()).collect();
     let mut runs: Vec<RunView> = all
         .into_iter()
         .filter(|kept| is_administrator(&context.identity) || kept.owner == *context.identity.id)
@@ -409,10 +409,10 @@ pub(super) async fn create(
     let (owner, token_name) = (context.identity.id.to_string(), Some(context.identity.name.to_string()));
     if let Some(session) = &session {
         let is_theirs = |run: &Arc<ApiRun>| {
-            let kept = lock(&run.stored);
+            let kept = run.stored.lock();
             kept.view.session == *session && kept.owner == owner
         };
-        if !lock(&api.runs.0).values().any(is_theirs) {
+        if !api.runs.0.lock().values().any(is_theirs) {
             return Err(ApiError::not_found("you have no run in that session"));
         }
     }
@@ -429,13 +429,13 @@ pub(super) async fn create(
     };
     let kept = StoredRun { view, owner, token_name, is_page: context.identity.assurance == Assurance::Person };
     let run = api.start_run(&context.identity, kept, session).await?;
-    let view = lock(&run.stored).view.clone();
+    let view = run.stored.lock().view.clone();
     Ok(view)
 }
 
 pub(super) async fn show(api: Arc<ApiState>, context: ApiRequestContext, _: EmptyRequest) -> Result<RunView, ApiError> {
     let run = api.run_for(&context)?;
-    let kept = lock(&run.stored).clone();
+    let kept = run.stored.lock().clone();
     Ok(kept.view_for(&context.identity))
 }
 
@@ -454,7 +454,7 @@ pub(super) async fn cancel(
     _: EmptyRequest,
 ) -> Result<EmptyResponse, ApiError> {
     let run = api.run_for(&context)?;
-    if !lock(&run.stored).may_be_cancelled_by(&context.identity) {
+    if !run.stored.lock().may_be_cancelled_by(&context.identity) {
         return Err(other_token_error());
     }
     run.cancel();
@@ -468,7 +468,7 @@ pub(super) async fn resume(
     go_on: ResumeRunBody,
 ) -> Result<RunView, ApiError> {
     let run = api.run_for(&context)?;
-    let mut kept = lock(&run.stored).clone();
+    let mut kept = run.stored.lock().clone();
     if !kept.may_be_resumed_by(&context.identity) {
         return Err(other_token_error());
     }
@@ -481,15 +481,17 @@ pub(super) async fn resume(
     "running".clone_into(&mut kept.view.state);
     kept.view.outcome = None;
     let run = api.start_run(&context.identity, kept, Some(session)).await?;
-    let view = lock(&run.stored).view.clone();
+    let view = run.stored.lock().view.clone();
     Ok(view)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
-    use super::{ApiRun, ApiRuns, Assurance, AuthScope, EventFeed, MAX_RUNS, RunView, StoredRun, TokenIdentity, lock};
+    use ringfence_kernel::sync::Mutex;
+
+    use super::{ApiRun, ApiRuns, Assurance, AuthScope, EventFeed, MAX_RUNS, RunView, StoredRun, TokenIdentity};
 
     fn run(number: usize, state: &str, owner: &str) -> (String, Arc<ApiRun>) {
         let id = format!("run-{number}");
@@ -517,7 +519,7 @@ mod tests {
                 scopes: [AuthScope::Call, AuthScope::Approve, scope].into(),
                 assurance,
             };
-            let kept = lock(&run.stored);
+            let kept = run.stored.lock();
             assert_eq!((kept.may_be_cancelled_by(&who), kept.may_be_resumed_by(&who)), expected, "{who:?}");
         };
         check("own", AuthScope::Call, Assurance::Relayed, (true, true));
@@ -536,7 +538,7 @@ mod tests {
         put(0, "running", "busy");
         put(1, "answered", "other");
         (2..MAX_RUNS + 10).for_each(|number| put(number, "answered", "busy"));
-        let all = lock(&runs.0);
+        let all = runs.0.lock();
         assert_eq!(all.len(), MAX_RUNS);
         assert!(all.contains_key("run-0") && !all.contains_key("run-2") && !all.contains_key("run-11"));
         assert!(all.contains_key("run-12"));

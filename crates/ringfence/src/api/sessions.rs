@@ -4,9 +4,10 @@
 //! that is restored after a restart counts as fully tainted: its earlier taint is not stored.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{Assurance, AuthScope, Dialect, Principal, Session, Taint};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,6 @@ use crate::app::App;
 use crate::app::session::live::LiveSession;
 use crate::config::limits::LimitsConfigSection;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit, heaviest_token};
-use crate::process::lock::lock;
 use crate::process::messages::print_error;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
@@ -101,15 +101,15 @@ pub(super) struct ApiSession {
 
 impl ApiSession {
     fn view(&self) -> SessionView {
-        lock(&self.stored).view.clone()
+        self.stored.lock().view.clone()
     }
 
     fn is_ended(&self) -> bool {
-        lock(&self.stored).view.ended.is_some()
+        self.stored.lock().view.ended.is_some()
     }
 
     fn is_owned_by(&self, who: &TokenIdentity) -> bool {
-        lock(&self.stored).owner == *who.id
+        self.stored.lock().owner == *who.id
     }
 }
 
@@ -128,15 +128,15 @@ impl ApiSessions {
     }
 
     pub(super) fn count(&self) -> usize {
-        lock(&self.open).len()
+        self.open.lock().len()
     }
 
     pub(super) fn cancel_all(&self) {
-        lock(&self.open).values().for_each(|api_session| api_session.live.cancel_all());
+        self.open.lock().values().for_each(|api_session| api_session.live.cancel_all());
     }
 
     fn find(&self, id: &str) -> Option<Arc<ApiSession>> {
-        lock(&self.open).get(id).cloned()
+        self.open.lock().get(id).cloned()
     }
 }
 
@@ -154,7 +154,7 @@ impl ApiState {
                 }
             };
             if kept.view.ended.is_some() {
-                lock(&self.sessions.ended).push(kept);
+                self.sessions.ended.lock().push(kept);
                 continue;
             }
             let id = kept.view.id.clone();
@@ -162,7 +162,7 @@ impl ApiState {
             match self.open_session(kept.clone(), slot).await {
                 Ok(api_session) => {
                     Taint::ALL.into_iter().for_each(|bit| api_session.live.session.taint.add(bit));
-                    lock(&self.sessions.open).insert(id, api_session);
+                    self.sessions.open.lock().insert(id, api_session);
                 }
                 Err(error) => {
                     print_error(&format!(
@@ -200,7 +200,7 @@ impl ApiState {
     async fn close_session(&self, mut kept: StoredSession) -> Result<(), ApiError> {
         kept.view.ended.get_or_insert_with(now);
         self.store_session(&kept).await?;
-        let mut ended = lock(&self.sessions.ended);
+        let mut ended = self.sessions.ended.lock();
         ended.push(kept);
         if ended.len() > MAX_ENDED {
             let owner = heaviest_token(ended.iter().map(|kept| kept.owner.as_str())).map(str::to_owned);
@@ -225,7 +225,7 @@ impl ApiState {
             return Ok(api_session);
         }
         let is_over = |kept: &StoredSession| kept.view.id == id && kept.owner == *context.identity.id;
-        match lock(&self.sessions.ended).iter().any(is_over) {
+        match self.sessions.ended.lock().iter().any(is_over) {
             true => Err(ApiError::gone("this session has ended; create a new one")),
             false => Err(session_not_found()),
         }
@@ -284,9 +284,9 @@ pub(super) async fn create(
     view.dialect = api_session.live.session.dialect.name().to_owned();
     view.agent = api_session.live.session.agent.clone();
     let kept = StoredSession { view: view.clone(), owner, limits: new.limits };
-    *lock(&api_session.stored) = kept.clone();
+    *api_session.stored.lock() = kept.clone();
     api.store_session(&kept).await?;
-    lock(&api.sessions.open).insert(view.id.clone(), api_session);
+    api.sessions.open.lock().insert(view.id.clone(), api_session);
     api.publish_session(&kept);
     Ok(view)
 }
@@ -297,12 +297,12 @@ pub(super) async fn list(
     _: EmptyRequest,
 ) -> Result<SessionList, ApiError> {
     let sees_all = context.identity.has_scope(AuthScope::Approve) || context.identity.has_scope(AuthScope::Admin);
-    let open: Vec<Arc<ApiSession>> = lock(&api.sessions.open).values().cloned().collect();
+    let open: Vec<Arc<ApiSession>> = api.sessions.open.lock().values().cloned().collect();
     let open = open
         .into_iter()
         .filter(|api_session| sees_all || api_session.is_owned_by(&context.identity))
         .map(|api_session| api_session.view());
-    let ended = lock(&api.sessions.ended).clone();
+    let ended = api.sessions.ended.lock().clone();
     let ended = ended.into_iter().filter(|kept| sees_all || kept.owner == *context.identity.id).map(|kept| kept.view);
     let mut sessions: Vec<SessionView> = open.chain(ended).collect();
     sessions.sort_by(|a, b| b.created.cmp(&a.created));
@@ -338,13 +338,13 @@ pub(super) async fn end(
     if api_session.is_ended() {
         return Ok(api_session.view());
     }
-    lock(&api_session.stored).view.ended = Some(now());
-    let kept = lock(&api_session.stored).clone();
+    api_session.stored.lock().view.ended = Some(now());
+    let kept = api_session.stored.lock().clone();
     api_session.live.cancel_all();
     let live = Arc::clone(&api_session.live);
     run_blocking(move || Ok(live.withdraw_requests()?)).await?;
     api.close_session(kept.clone()).await?;
-    lock(&api.sessions.open).remove(id);
+    api.sessions.open.lock().remove(id);
     api.publish_session(&kept);
     Ok(api_session.view())
 }

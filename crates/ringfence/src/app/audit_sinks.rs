@@ -5,8 +5,8 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
 use serde::Serialize;
 
@@ -62,7 +62,7 @@ impl AuditSink for CallLog {
         };
         let line = serde_json::to_string(&line).map_err(|error| AuditSinkError(error.into()))?;
         let text = sanitize_json(&line) + "\n";
-        let mut to = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = self.writer.lock();
         to.write_all(text.as_bytes()).and_then(|()| to.flush()).map_err(AuditSinkError)
     }
 }

@@ -8,9 +8,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ringfence_fs::MountSpec;
+use ringfence_kernel::sync::RwLock;
 use ringfence_kernel::{
     Assurance, CODE_MOUNT, Decision, Grant, Policy, PolicyLayer, PolicyRequest, PolicyResource, PolicyRevision,
     ResourceAccess, RuleText, Session, Verdict,
@@ -52,22 +53,22 @@ impl McpSessionRoots {
             McpDeclaredRoots::Undeclared => McpRootScope::new(),
             McpDeclaredRoots::Directories(roots) => root_scope(roots, mounts),
         };
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(session.to_owned(), reach);
+        self.0.write().insert(session.to_owned(), reach);
     }
 
     /// Forgets a session that is over.
     pub(crate) fn remove_session(&self, session: &str) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(session);
+        self.0.write().remove(session);
     }
 
     /// The root scope of a session; empty where its client narrows nothing.
     fn scope_of(&self, session: &Session) -> McpRootScope {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&session.id).cloned().unwrap_or_default()
+        self.0.read().get(&session.id).cloned().unwrap_or_default()
     }
 
     /// The reason why a resource is outside of a session's roots, if it is.
     fn denial_reason(&self, session: &Session, resource: &PolicyResource) -> Option<String> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read();
         let reach = all.get(&session.id).filter(|reach| !reach.is_empty())?;
         if resource.mount.as_ref() == CODE_MOUNT {
             let message = "programs see the whole workspace, but the client's roots cover only part of it";

@@ -5,8 +5,9 @@
 //!
 //! Not here: who changes it. Nothing that a model says does.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use ringfence_kernel::sync::RwLock;
 use ringfence_kernel::{
     Assurance, Decision, Grant, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyRevision, ResourceAccess,
     RuleText, Verdict,
@@ -55,11 +56,11 @@ pub struct SharedSessionMode(Arc<RwLock<SessionMode>>);
 
 impl SharedSessionMode {
     pub fn get(&self) -> SessionMode {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+        *self.0.read()
     }
 
     pub fn set(&self, mode: SessionMode) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = mode;
+        *self.0.write() = mode;
     }
 }
 

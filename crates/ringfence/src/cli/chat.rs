@@ -6,9 +6,10 @@
 //! Not here: the loop, and how lines are edited (`line_editor.rs`).
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ringfence_agent::{Agent, AgentEvent, AgentObserver, AgentOutcome};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{SessionTaint, sanitize_line, sanitize_text};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -274,7 +275,7 @@ impl ChatObserver {
     }
 
     fn render(&self, work: impl FnOnce(&mut MarkdownRenderer) -> String) {
-        let shown = work(&mut self.markdown.lock().unwrap_or_else(PoisonError::into_inner));
+        let shown = work(&mut self.markdown.lock());
         self.print(&shown);
     }
 }

@@ -6,9 +6,10 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::io::Write;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ringfence_agent::{AgentEvent, AgentObserver};
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{sanitize_json, sanitize_line, sanitize_text};
 use tokio::task::spawn_blocking;
 
@@ -26,7 +27,7 @@ impl SharedWriter {
 
     /// Prints; a closed stream is ignored.
     pub(crate) fn print(&self, text: &str) {
-        let mut to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = self.0.lock();
         let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
     }
 }

@@ -11,8 +11,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use ringfence_kernel::sync::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
@@ -31,7 +32,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::request_source::TrustedProxies;
-use crate::process::lock::lock;
 
 /// Pause of accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
@@ -95,21 +95,21 @@ impl ConnectionHandle {
     /// Says that a request on it showed a valid token. From here on the connection counts for that token, which makes room
     /// among its own where it has too many.
     pub(crate) fn authenticate(&self, token: &Arc<str>) {
-        let is_new = lock(&self.0.state).token.replace(Arc::clone(token)).as_ref() != Some(token);
+        let is_new = self.0.state.lock().token.replace(Arc::clone(token)).as_ref() != Some(token);
         if is_new {
             self.0.table.enforce_token_limit(token, self.0.number);
         }
     }
 
     fn begin_request(&self) -> RequestGuard {
-        lock(&self.0.state).in_flight += 1;
+        self.0.state.lock().in_flight += 1;
         RequestGuard(self.clone())
     }
 }
 
 impl TrackedConnection {
     fn is_idle_and_unauthenticated(&self) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.token.is_none() && state.in_flight == 0
     }
 }
@@ -120,7 +120,7 @@ struct RequestGuard(ConnectionHandle);
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.0.state);
+        let mut state = self.0.0.state.lock();
         state.in_flight -= 1;
         state.idle_since = Instant::now();
     }
@@ -142,7 +142,7 @@ impl ConnectionTable {
 
     /// Admits a connection, and closes another one where there are too many. `None` where none can be closed.
     fn admit(&self, peer: IpAddr) -> Option<ConnectionHandle> {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         let ConnectionLimits { total: most, unauthenticated, .. } = self.bounds;
         // One whose request is being processed shows its token shortly, or is refused.
         let is_silent = |connection: &TrackedConnection| connection.is_idle_and_unauthenticated();
@@ -169,9 +169,9 @@ impl ConnectionTable {
     }
 
     fn enforce_token_limit(&self, token: &Arc<str>, newest: u64) {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         let is_theirs = |connection: &TrackedConnection| {
-            connection.number != newest && lock(&connection.state).token.as_ref() == Some(token)
+            connection.number != newest && connection.state.lock().token.as_ref() == Some(token)
         };
         if all.values().filter(|connection| is_theirs(connection)).count() >= self.bounds.per_token
             && let Some(connection) = oldest_idle(&all, is_theirs).and_then(|oldest| all.remove(&oldest))
@@ -181,14 +181,14 @@ impl ConnectionTable {
     }
 
     fn remove(&self, number: u64) {
-        lock(&self.all).remove(&number);
+        self.all.lock().remove(&number);
     }
 }
 
 /// Of these the one that has had nothing to do for longest.
 fn oldest_idle(all: &HashMap<u64, Arc<TrackedConnection>>, which: impl Fn(&TrackedConnection) -> bool) -> Option<u64> {
     let idle = all.values().filter(|connection| which(connection)).filter_map(|connection| {
-        let state = lock(&connection.state);
+        let state = connection.state.lock();
         (state.in_flight == 0).then_some((state.idle_since, connection.number))
     });
     idle.min().map(|(_, number)| number)

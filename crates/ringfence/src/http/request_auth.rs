@@ -6,19 +6,19 @@
 //! Not here: the response to a refused request. The API and MCP have error formats of their own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use futures_util::StreamExt as _;
+use ringfence_kernel::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits};
-use crate::process::lock::lock;
 use crate::process::messages::{error_chain, print_error};
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
@@ -107,7 +107,7 @@ impl RequestBodyReader {
     /// There are as many as there are tokens.
     fn queue(&self, who: &TokenIdentity) -> Arc<Semaphore> {
         let new = || Arc::new(Semaphore::new(LONG_BODY_SLOTS.per_token));
-        Arc::clone(lock(&self.queues).entry(Arc::clone(&who.id)).or_insert_with(new))
+        Arc::clone(self.queues.lock().entry(Arc::clone(&who.id)).or_insert_with(new))
     }
 }
 

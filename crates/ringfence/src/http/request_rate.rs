@@ -3,10 +3,10 @@
 //! Not here: how many requests a token may have under way at once (`token_slots.rs`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::process::lock::lock;
+use ringfence_kernel::sync::Mutex;
 
 /// The reply to a request beyond the limit.
 pub(crate) const RATE_LIMITED: &str = "rate limit exceeded for this token; try again in a moment";
@@ -33,7 +33,7 @@ impl RequestRate {
     /// Counts a request. False where the token has made too many.
     pub(crate) fn try_acquire(&self, token: &Arc<str>, now: Instant) -> bool {
         let most = f64::from(self.per_second) * 2.0;
-        let mut buckets = lock(&self.buckets);
+        let mut buckets = self.buckets.lock();
         let bucket = buckets.entry(Arc::clone(token)).or_insert(TokenBucket { left: most, since: now });
         let grown = now.saturating_duration_since(bucket.since).as_secs_f64() * f64::from(self.per_second);
         bucket.left = (bucket.left + grown).min(most);

@@ -6,11 +6,11 @@
 //! Not here: connections that have shown no token yet (`listener.rs`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ringfence_kernel::AuthScope;
+use ringfence_kernel::sync::Mutex;
 
-use crate::process::lock::lock;
 use crate::store::tokens::TokenIdentity;
 
 /// Limits on concurrent slots.
@@ -44,7 +44,7 @@ impl AccessTokenSlots {
     /// A slot for the owner of a token. Nothing where the token, or the server, has as many as it may.
     pub(crate) fn acquire(&self, who: &TokenIdentity) -> Option<TokenSlotPermit> {
         let reserved = if who.has_scope(AuthScope::Approve) { 0 } else { self.limits.reserved };
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         let own = taken.get(&who.id).copied().unwrap_or_default();
         let fits = own < self.limits.per_token && taken.values().sum::<usize>() + reserved < self.limits.total;
         fits.then(|| self.permit(&mut taken, &who.id))
@@ -52,11 +52,11 @@ impl AccessTokenSlots {
 
     /// A slot for something that was there before the server started, whatever the limits are.
     pub(crate) fn acquire_existing(&self, token: &str) -> TokenSlotPermit {
-        self.permit(&mut lock(&self.taken), &Arc::from(token))
+        self.permit(&mut self.taken.lock(), &Arc::from(token))
     }
 
     pub(crate) fn count(&self) -> usize {
-        lock(&self.taken).values().sum()
+        self.taken.lock().values().sum()
     }
 
     pub(crate) fn per_token(&self) -> usize {
@@ -71,7 +71,7 @@ impl AccessTokenSlots {
 
 impl Drop for TokenSlotPermit {
     fn drop(&mut self) {
-        let mut taken = lock(&self.slots.taken);
+        let mut taken = self.slots.taken.lock();
         if let Some(count) = taken.get_mut(&self.token) {
             *count -= 1;
             if *count == 0 {

@@ -1,8 +1,9 @@
 //! Callers of running calls, so that an approval request reaches the client that made the call.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use ringfence_kernel::sync::Mutex;
 use rmcp::RoleServer;
 use rmcp::service::Peer;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +45,7 @@ impl WaitingMcpClients {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), WaitingMcpClient>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

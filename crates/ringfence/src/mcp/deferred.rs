@@ -4,10 +4,11 @@
 //! finds its token here and goes on where it was. A token is good once, and only until its request expires.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::SystemTime;
 
 use ringfence_kernel::ToolCall;
+use ringfence_kernel::sync::Mutex;
 
 /// Calls that are kept. The one that expires first goes when there are more.
 const MAX_CALLS: usize = 64;
@@ -48,7 +49,7 @@ impl DeferredCalls {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), DeferredCall>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -10,10 +10,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ApprovalRequest, Dialect, ErrorKind, HostError, Principal, ResumeRequest, ToolCall, ToolReply};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest,
@@ -97,7 +98,7 @@ impl McpServerHandler {
     ) -> McpCall<'a> {
         let call = ToolCall { id: mcp_session.live.next_call_id(), name: name.to_owned(), arguments };
         let level = match client.era {
-            ProtocolEra::Handshake => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
+            ProtocolEra::Handshake => Some(*self.level.lock()),
             ProtocolEra::Stateless => context.meta.log_level(),
         };
         let (news, notifier) = ProgressNotifier::new(context.peer.clone(), context.meta.get_progress_token(), level);
@@ -352,7 +353,7 @@ impl ServerHandler for McpServerHandler {
         if McpClientInfo::from_context(&context)?.era == ProtocolEra::Stateless {
             return Err(method_not_found("logging/setLevel"));
         }
-        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = request.level;
+        *self.level.lock() = request.level;
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! Not here: connections (`listener.rs`); the sessions of older clients, which the SDK keeps and ends when they are idle.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -20,6 +20,7 @@ use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
 use ringfence_kernel::AuthScope;
+use ringfence_kernel::sync::Mutex;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -39,7 +40,6 @@ use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermi
 use crate::mcp::handler::McpServerHandler;
 use crate::mcp::session::{McpHttpConnection, McpSessionSource, McpSessions, McpTokenId};
 use crate::mcp::{McpFrontend, McpServerContext};
-use crate::process::lock::lock;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// A session of an older client ends when it was idle for so long.
@@ -102,7 +102,7 @@ impl McpSessionTable {
 
     /// Whether every session that a request names is of this token.
     fn all_owned_by(&self, headers: &HeaderMap, who: &TokenIdentity) -> bool {
-        let owners = lock(&self.owners);
+        let owners = self.owners.lock();
         let is_theirs = |id: &str| owners.get(id).is_some_and(|owner| owner.token == who.id);
         headers.get_all(SESSION_ID).iter().all(|id| id.to_str().is_ok_and(is_theirs))
     }
@@ -113,7 +113,7 @@ impl McpSessionTable {
         match self.slots.acquire(who) {
             Some(slot) => {
                 let owner = McpSessionOwner { token: Arc::clone(&who.id), _slot: slot };
-                lock(&self.owners).insert(id.to_owned(), owner);
+                self.owners.lock().insert(id.to_owned(), owner);
                 Ok(())
             }
             None => {
@@ -125,10 +125,10 @@ impl McpSessionTable {
 
     /// Those that the SDK ended because they were idle.
     async fn remove_ended(&self) {
-        let ids: Vec<String> = lock(&self.owners).keys().cloned().collect();
+        let ids: Vec<String> = self.owners.lock().keys().cloned().collect();
         for id in ids {
             if !self.manager.has_session(&id.as_str().into()).await.unwrap_or(false) {
-                lock(&self.owners).remove(&id);
+                self.owners.lock().remove(&id);
             }
         }
     }

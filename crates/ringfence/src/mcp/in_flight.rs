@@ -4,8 +4,9 @@
 //! one ID it answers one. A cancelled request gets no response, so it counts until its work is over.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use ringfence_kernel::sync::Mutex;
 use rmcp::model::RequestId;
 use tokio::sync::Notify;
 
@@ -103,7 +104,7 @@ impl InFlightRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, InFlightTable> {
-        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.requests.lock()
     }
 }
 

@@ -1,9 +1,10 @@
 //! MCP session: a client's session with the host, and its protocol state.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use axum::http::request::Parts;
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AuthScope, CallLimits, Host, Principal, Session};
 use rmcp::RoleServer;
 use rmcp::model::ErrorData;
@@ -112,7 +113,7 @@ impl McpSessions {
 
     /// The one stateless session of a token. There are as many as there are tokens.
     fn stateless_session(&self, client: &McpTokenId) -> Arc<McpSession> {
-        let mut mcp_sessions = self.stateless.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mcp_sessions = self.stateless.lock();
         let new = || self.open_session(client, format!("http-{}", client.token));
         Arc::clone(mcp_sessions.entry(Arc::clone(&client.token)).or_insert_with(new))
     }

@@ -3,11 +3,12 @@
 //! Not here: which hosts may be reached. The user wrote this one down, so it may, wherever it is, and no other.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ringfence_kernel::ErrorKind;
+use ringfence_kernel::sync::Mutex;
 use ringfence_net::{SseDecoder, SseEvent, SseEventTooLong};
 use ringfence_web::{EndpointRequest, HttpEndpoint, HttpResponseHead};
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ impl HttpTransport {
         body: Vec<u8>,
         deadline: &McpDeadline<'_>,
     ) -> Result<Option<Value>, McpClientError> {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let session = self.session.lock().clone();
         let headers = [(SESSION_HEADER, session.as_deref()), (VERSION_HEADER, self.version.get().map(String::as_str))];
         let headers: Vec<(&str, &str)> = headers.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
         let message = EndpointRequest { body, headers: &headers, timeout: deadline.remaining() };
@@ -64,7 +65,7 @@ impl HttpTransport {
             status => return Err(McpClientError::Network(format!("HTTP status {status}"))),
         }
         if head.requested_header.is_some() {
-            *self.session.lock().unwrap_or_else(PoisonError::into_inner) = head.requested_header.clone();
+            *self.session.lock() = head.requested_header.clone();
         }
         reading.finish(&head)
     }

@@ -11,11 +11,12 @@ use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, Egress, ErrorKind, ExposedDir, ToolError, Workspace, WorkspaceView};
 use ringfence_sandbox::{
     JailError, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, RunResult, Sandbox,
@@ -221,7 +222,7 @@ impl ServerLauncher {
     }
 
     fn sandbox(&self) -> Result<Arc<Sandbox>, McpClientError> {
-        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sandbox = self.sandbox.lock();
         if let Some(sandbox) = sandbox.as_ref() {
             return Ok(Arc::clone(sandbox));
         }

@@ -2,9 +2,10 @@
 //! must then give the same definition of that tool as when the session began.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, ToolError};
 use serde_json::{Map, Value, json};
 
@@ -81,7 +82,7 @@ impl McpServerHandle {
         let (line, listed) = self.connect(&deadline).map_err(|trouble| trouble.to_string())?;
         // A server that is started for each call is ended.
         let stays = !matches!(&self.config.transport, McpServerTransport::Program(program) if program.is_per_call());
-        *self.transport.lock().unwrap_or_else(PoisonError::into_inner) = Some(line).filter(|_| stays);
+        *self.transport.lock() = Some(line).filter(|_| stays);
         Ok(listed)
     }
 
@@ -126,7 +127,7 @@ impl McpServerHandle {
         tool: &McpToolDefinition,
         deadline: &McpDeadline<'_>,
     ) -> Result<Arc<dyn McpTransport>, McpClientError> {
-        let mut now = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.transport.lock();
         if let Some(line) = now.as_ref().filter(|line| !line.is_closed()) {
             return Ok(Arc::clone(line));
         }

@@ -9,9 +9,10 @@ use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use ringfence_kernel::sync::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use crate::codec::jsonrpc::{
@@ -95,7 +96,7 @@ impl McpResponseRouter {
     /// Nothing comes any more. The first reason counts.
     pub(crate) fn close(&self, why: McpClientError) {
         self.state().closed.get_or_insert(why);
-        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.out.lock() = None;
         self.changed.notify_all();
     }
 
@@ -104,7 +105,7 @@ impl McpResponseRouter {
     }
 
     fn send(&self, message: Vec<u8>) -> Result<(), McpClientError> {
-        match &*self.out.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.out.lock() {
             Some(out) => out.try_send(message).map_err(|_| McpClientError::Busy),
             None => Err(McpClientError::Exited("the process is gone".to_owned())),
         }
@@ -123,15 +124,13 @@ impl McpResponseRouter {
             if left.is_zero() {
                 return Err(McpClientError::Timeout);
             }
-            let waited = self.changed.wait_timeout(state, left.min(POLL_INTERVAL));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, left.min(POLL_INTERVAL));
             (deadline.check)().map_err(McpClientError::Cancelled)?;
         }
     }
 
-    /// A panic of another holder cannot leave this half changed.
     fn state(&self) -> MutexGuard<'_, McpResponseRouterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

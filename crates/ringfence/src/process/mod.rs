@@ -1,7 +1,6 @@
 //! Processes of this program: launching others, signals, locks, file modes.
 
 pub(crate) mod loader_variables;
-pub(crate) mod lock;
 pub(crate) mod messages;
 pub(crate) mod process_lock;
 pub(crate) mod program_launcher;

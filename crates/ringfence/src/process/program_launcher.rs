@@ -14,10 +14,11 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_fs::real_path;
+use ringfence_kernel::sync::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::config::host::AgentDirectories;
@@ -209,7 +210,7 @@ impl LaunchedProgram {
     /// Ends it. It may take so long to end by itself, once its input is closed.
     pub(crate) fn stop(&self, timeout: Duration) {
         const PAUSE: Duration = Duration::from_millis(10);
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.lock();
         let Some(LaunchedChild { mut child, _directory }) = held.take() else { return };
         let until = Instant::now() + timeout;
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {

@@ -4,12 +4,12 @@
 //! an approval dialog is shown. Where standard error is not a terminal, nothing is printed.
 
 use std::io::{self, IsTerminal as _, Stderr, Write};
+use std::sync::LazyLock;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{LazyLock, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::process::lock::lock;
+use ringfence_kernel::sync::Mutex;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -38,9 +38,9 @@ impl ProgressIndicator {
         let tell = move || {
             while over.recv_timeout(SECOND) == Err(RecvTimeoutError::Timeout) {
                 // A terminal that fails to print the line is ignored.
-                let _ = lock(&PROGRESS_LINE).show(&what, started.elapsed());
+                let _ = PROGRESS_LINE.lock().show(&what, started.elapsed());
             }
-            let _ = lock(&PROGRESS_LINE).clear();
+            let _ = PROGRESS_LINE.lock().clear();
         };
         // Without a thread, nothing is printed.
         let thread = std::thread::Builder::new().name("waiting".to_owned()).spawn(tell).ok();
@@ -64,14 +64,14 @@ pub(crate) struct ProgressPause(());
 
 impl ProgressPause {
     pub(crate) fn new() -> Self {
-        let _ = lock(&PROGRESS_LINE).pause();
+        let _ = PROGRESS_LINE.lock().pause();
         Self(())
     }
 }
 
 impl Drop for ProgressPause {
     fn drop(&mut self) {
-        lock(&PROGRESS_LINE).paused -= 1;
+        PROGRESS_LINE.lock().paused -= 1;
     }
 }
 

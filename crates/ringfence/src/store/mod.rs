@@ -14,9 +14,10 @@ pub mod transcripts;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME,
     DenialStreak, Grant, Principal, StoreError, SuspendLifetime,
@@ -280,7 +281,7 @@ impl SqliteStore {
 
     /// SQLite ends a transaction by itself where a panic leaves one.
     fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 }
 

@@ -7,8 +7,8 @@
 //! Not here: locks on files (`ringfence-fs`), which hold across sessions and processes.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{Dialect, Session};
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -71,22 +71,17 @@ impl ChangeQueue {
     }
 
     fn enqueue(&self, scope: ChangeScope) -> ChangePermit<'_> {
-        let mut changes = self.lock();
+        let mut changes = self.changes.lock();
         changes.last_number += 1;
         let number = changes.last_number;
         changes.scopes.insert(number, scope);
         ChangePermit { queue: self, number }
     }
-
-    /// No invariant spans two statements that can panic, so a poisoned queue is as good as another.
-    fn lock(&self) -> MutexGuard<'_, QueuedChanges> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl ChangePermit<'_> {
     fn is_next(&self) -> bool {
-        let changes = self.queue.lock();
+        let changes = self.queue.changes.lock();
         let Some(scope) = changes.scopes.get(&self.number) else { return true };
         !changes.scopes.range(..self.number).any(|(_, earlier)| earlier.conflicts_with(scope))
     }
@@ -94,7 +89,7 @@ impl ChangePermit<'_> {
 
 impl Drop for ChangePermit<'_> {
     fn drop(&mut self) {
-        self.queue.lock().scopes.remove(&self.number);
+        self.queue.changes.lock().scopes.remove(&self.number);
         self.queue.finished.notify_waiters();
     }
 }

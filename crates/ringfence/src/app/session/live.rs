@@ -7,16 +7,16 @@
 //! Not here: the protocol of a frontend. It keeps that state beside this one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{Host, Session, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::session::change_queue::{ChangePermit, ChangeQueue};
 use crate::app::session::owners::{SessionOwners, SessionOwnership};
 use crate::app::session::taint::TokenTaint;
-use crate::process::lock::lock;
 
 /// A session that a frontend has open.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl LiveSession {
 
     /// Enters a call or a prompt. Nothing where one of this ID is in flight.
     pub(crate) fn begin(self: &Arc<Self>, id: &str) -> Option<InFlightWork> {
-        let mut in_flight = lock(&self.in_flight);
+        let mut in_flight = self.in_flight.lock();
         if in_flight.contains_key(id) {
             return None;
         }
@@ -59,16 +59,16 @@ impl LiveSession {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        lock(&self.in_flight).is_empty()
+        self.in_flight.lock().is_empty()
     }
 
     /// Cancels a call or a prompt. False where none of this ID is in flight.
     pub(crate) fn cancel(&self, id: &str) -> bool {
-        lock(&self.in_flight).get(id).map(CancellationToken::cancel).is_some()
+        self.in_flight.lock().get(id).map(CancellationToken::cancel).is_some()
     }
 
     pub(crate) fn cancel_all(&self) {
-        lock(&self.in_flight).values().for_each(CancellationToken::cancel);
+        self.in_flight.lock().values().for_each(CancellationToken::cancel);
     }
 
     /// Waits until no call that came before may still change what this one may. At once where this one only reads, or is
@@ -101,7 +101,7 @@ pub(crate) struct InFlightWork {
 
 impl Drop for InFlightWork {
     fn drop(&mut self) {
-        lock(&self.session.in_flight).remove(&self.id);
+        self.session.in_flight.lock().remove(&self.id);
     }
 }
 

@@ -6,11 +6,10 @@
 //! Not here: the owner of stored records (each record has the ID of its token).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ringfence_kernel::Session;
-
-use crate::process::lock::lock;
+use ringfence_kernel::sync::Mutex;
 
 /// A session by its id and the name of its principal: people share the session of a workspace.
 type SessionLookupKey = (String, String);
@@ -31,13 +30,13 @@ impl SessionOwners {
     /// Notes that a session belongs to the token with this id.
     pub(crate) fn register(&self, session: &Session, token: &str) -> SessionOwnership {
         let (session, token) = (key_of(session), Arc::from(token));
-        lock(&self.0).entry(session.clone()).or_default().push(Arc::clone(&token));
+        self.0.lock().entry(session.clone()).or_default().push(Arc::clone(&token));
         SessionOwnership { owners: self.clone(), session, token }
     }
 
     /// The id of the token that a session belongs to. Nothing where that is not known, or two tokens of one name share it.
     pub(crate) fn owner_of(&self, session: &Session) -> Option<Arc<str>> {
-        let owners = lock(&self.0);
+        let owners = self.0.lock();
         let (first, others) = owners.get(&key_of(session))?.split_first()?;
         others.iter().all(|other| other == first).then(|| Arc::clone(first))
     }
@@ -49,7 +48,7 @@ fn key_of(session: &Session) -> SessionLookupKey {
 
 impl Drop for SessionOwnership {
     fn drop(&mut self) {
-        let mut owners = lock(&self.owners.0);
+        let mut owners = self.owners.0.lock();
         if let Some(tokens) = owners.get_mut(&self.session) {
             if let Some(index) = tokens.iter().position(|token| *token == self.token) {
                 tokens.swap_remove(index);
@@ -94,6 +93,6 @@ mod tests {
         drop(again);
         assert_eq!(owner().as_deref(), Some("tok.2"));
         drop(second);
-        assert!(owners.0.lock().unwrap().is_empty());
+        assert!(owners.0.lock().is_empty());
     }
 }

@@ -8,11 +8,10 @@
 //! counts as fully tainted.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ringfence_kernel::SessionTaint;
-
-use crate::process::lock::lock;
+use ringfence_kernel::sync::Mutex;
 
 /// Taint by token ID and workspace. There are as many entries as tokens that were used.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +20,6 @@ pub(crate) struct TokenTaint(Arc<Mutex<HashMap<(String, String), SessionTaint>>>
 impl TokenTaint {
     /// The taint of every session of a token on a workspace, which is identified by the unique name of its directory.
     pub(crate) fn for_token(&self, token: &str, directory: &str) -> SessionTaint {
-        lock(&self.0).entry((token.to_owned(), directory.to_owned())).or_default().clone()
+        self.0.lock().entry((token.to_owned(), directory.to_owned())).or_default().clone()
     }
 }
