@@ -37,7 +37,7 @@ enum ValueSchema {
     Any,
     Boolean,
     Text(TextRule),
-    /// A list with at least so many items of one kind.
+    /// A list of items of one kind, with its least length.
     List(usize, &'static ValueSchema),
     Object(ObjectSchema),
 }

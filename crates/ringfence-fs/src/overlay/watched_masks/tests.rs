@@ -31,7 +31,7 @@ impl MaskFixture {
         [&root, &outside].into_iter().for_each(|path| fs::create_dir(path).unwrap());
         let spec = MountSpec { alias: "workspace".to_owned(), path: root, rights: MountAccess::ReadWrite };
         let options = FenceOptions::default();
-        let fence = Fence::new(spec, Vec::new(), &directory.path().join("state"), options).unwrap();
+        let fence = Fence::new(spec, Vec::new(), &directory.path().join("own"), options).unwrap();
         let (limits, commit_state) = (CallLimits::for_dialect(Dialect::Standard), CallCommitState::new());
         let fixture = Self { directory, mount: Arc::clone(&fence.mounts()[0]), limits, commit_state };
         files.iter().for_each(|path| fixture.write(path));
