@@ -37,7 +37,7 @@ enum ValueSchema {
     Any,
     Boolean,
     Text(TextRule),
-    /// A list of items of one kind, with their least number.
+    /// A list of items of one kind, with its least length.
     List(usize, &'static ValueSchema),
     Object(ObjectSchema),
 }
@@ -295,8 +295,8 @@ mod tests {
     fn each_rule_says_what_is_wrong() {
         let check = |schema, pointer: &str, value: Value, expected: &[&str]| {
             let mut document = match schema {
-                FrontMatter => front_matter(),
-                Graph => graph(),
+                WorkflowSchema::FrontMatter => front_matter(),
+                WorkflowSchema::Graph => graph(),
             };
             let (above, name) = pointer.rsplit_once('/').unwrap();
             let target = document.pointer_mut(above).unwrap();
@@ -307,28 +307,32 @@ mod tests {
             }
             assert_eq!(violations(schema, &document), expected, "{pointer}");
         };
-        use WorkflowSchema::{FrontMatter, Graph};
-        check(FrontMatter, "/anything", json!({"else": 1}), &[]);
-        check(FrontMatter, "/workflowType", Value::Null, &["it is missing `workflowType`"]);
-        check(FrontMatter, "/workflowType", json!(""), &["`workflowType` must not be empty"]);
-        check(FrontMatter, "/schemaVersion", json!("2"), &[r"`schemaVersion` must match ^1\.1(\.[0-9]+)?$"]);
-        check(FrontMatter, "/stepsCompleted", json!(["a", 1]), &["`stepsCompleted/1` is not a string"]);
-        check(FrontMatter, "/stepsCompleted", json!("a"), &["`stepsCompleted` is not a list"]);
-        check(FrontMatter, "/updatedAt", json!("yesterday"), &["`updatedAt` must be a date-time"]);
-        check(FrontMatter, "/variables", json!([]), &["`variables` is not an object"]);
+        check(WorkflowSchema::FrontMatter, "/anything", json!({"else": 1}), &[]);
+        check(WorkflowSchema::FrontMatter, "/workflowType", Value::Null, &["it is missing `workflowType`"]);
+        check(WorkflowSchema::FrontMatter, "/workflowType", json!(""), &["`workflowType` must not be empty"]);
+        check(
+            WorkflowSchema::FrontMatter,
+            "/schemaVersion",
+            json!("2"),
+            &[r"`schemaVersion` must match ^1\.1(\.[0-9]+)?$"],
+        );
+        check(WorkflowSchema::FrontMatter, "/stepsCompleted", json!(["a", 1]), &["`stepsCompleted/1` is not a string"]);
+        check(WorkflowSchema::FrontMatter, "/stepsCompleted", json!("a"), &["`stepsCompleted` is not a list"]);
+        check(WorkflowSchema::FrontMatter, "/updatedAt", json!("yesterday"), &["`updatedAt` must be a date-time"]);
+        check(WorkflowSchema::FrontMatter, "/variables", json!([]), &["`variables` is not an object"]);
         let logged = json!([{"from": "a", "to": "b", "label": "x", "why": "y"}, {"from": "a", "to": "b"}]);
         let expected = ["`decisionLog/0` has unknown properties: why", "`decisionLog/1` is missing `label`"];
-        check(FrontMatter, "/decisionLog", logged, &expected);
-        check(Graph, "/nodes", json!([]), &["`nodes` has fewer than 1 items"]);
+        check(WorkflowSchema::FrontMatter, "/decisionLog", logged, &expected);
+        check(WorkflowSchema::Graph, "/nodes", json!([]), &["`nodes` has fewer than 1 items"]);
         let types = "`nodes/0/type` must be one of step, decision, merge, end, subworkflow";
-        check(Graph, "/nodes/0/type", json!("stop"), &[types]);
-        check(Graph, "/nodes/0/type", json!(1), &[types]);
-        check(Graph, "/nodes/0/id", json!(" a"), &[r"`nodes/0/id` must match ^\S(.*\S)?$"]);
-        check(Graph, "/nodes/0/inputs", json!([1, "a", null]), &[]);
-        check(Graph, "/edges/0/isDefault", json!("yes"), &["`edges/0/isDefault` is not a boolean"]);
-        check(Graph, "/edges/0/conditionExpr", json!(1), &[]);
-        check(Graph, "/metadata", json!(1), &["`metadata` is not an object"]);
-        assert_eq!(violations(Graph, &json!(1)), ["it is not an object"]);
+        check(WorkflowSchema::Graph, "/nodes/0/type", json!("stop"), &[types]);
+        check(WorkflowSchema::Graph, "/nodes/0/type", json!(1), &[types]);
+        check(WorkflowSchema::Graph, "/nodes/0/id", json!(" a"), &[r"`nodes/0/id` must match ^\S(.*\S)?$"]);
+        check(WorkflowSchema::Graph, "/nodes/0/inputs", json!([1, "a", null]), &[]);
+        check(WorkflowSchema::Graph, "/edges/0/isDefault", json!("yes"), &["`edges/0/isDefault` is not a boolean"]);
+        check(WorkflowSchema::Graph, "/edges/0/conditionExpr", json!(1), &[]);
+        check(WorkflowSchema::Graph, "/metadata", json!(1), &["`metadata` is not an object"]);
+        assert_eq!(violations(WorkflowSchema::Graph, &json!(1)), ["it is not an object"]);
     }
 
     #[test]
