@@ -65,7 +65,6 @@ mod http;
 pub mod mcp;
 mod mcp_client;
 mod process;
-mod session;
 pub mod store;
 
 pub use ringfence_sandbox::run_helper_if_requested;

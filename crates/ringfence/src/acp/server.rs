@@ -25,13 +25,13 @@ use crate::acp::types::{
 };
 use crate::acp::updates::AcpSessionUpdates;
 use crate::agent::{AgentBuilder, AgentConversation, AgentError, open_model};
+use crate::app::session::live::{InFlightWork, LiveSession};
 use crate::app::session_mode::{SessionMode, SharedSessionMode};
 use crate::app::{existing_workspace, workspace_id};
 use crate::approval::approver_for;
 use crate::codec::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, JsonRpcError, METHOD_NOT_FOUND};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::{error_chain, print_error};
-use crate::session::live::{InFlightWork, LiveSession};
 use crate::store::SqliteStore;
 use crate::store::transcripts::{SqliteTranscriptError, SqliteTranscripts};
 

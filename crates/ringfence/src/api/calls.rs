@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
-use crate::session::live::{InFlightWork, LiveSession};
+use crate::app::session::live::{InFlightWork, LiveSession};
 
 /// Characters of an id that a caller gives.
 const MAX_ID_CHARS: usize = 128;

@@ -20,7 +20,7 @@ use crate::api::json::response_with;
 use crate::api::routes::ApiRequestContext;
 use crate::api::views::{ChangeDetails, ChangeList, DirectoryListing, DocumentedValue, FileText, UndoResult};
 use crate::app::App;
-use crate::session::owners::SessionOwnership;
+use crate::app::session::owners::SessionOwnership;
 use crate::store::tokens::TokenIdentity;
 
 /// Filter for changes.

@@ -17,7 +17,7 @@ use ringfence_kernel::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::session::owners::SessionOwners;
+use crate::app::session::owners::SessionOwners;
 use crate::store::tokens::TokenIdentity;
 
 /// Events that are kept.

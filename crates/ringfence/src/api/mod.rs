@@ -47,13 +47,13 @@ use self::routes::{AccessRequirement, Route, RouteTable};
 use self::runs::ApiRuns;
 use self::sessions::ApiSessions;
 use crate::app::AppError;
+use crate::app::session::live::TokenSessions;
 use crate::config::{AppSettings, CliFlags, Environment};
 use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
 use crate::http::request_source::RequestSourceCheck;
 use crate::http::token_slots::AccessTokenSlots;
 use crate::process::messages::print_error;
-use crate::session::live::TokenSessions;
 use crate::store::SqliteStore;
 use crate::store::tokens::TokenStore;
 

@@ -26,12 +26,12 @@ use crate::api::events::{EventsQuery, open_stream};
 use crate::api::feed::{EventFeed, FeedItem};
 use crate::api::hosts::{HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
+use crate::app::session::live::LiveSession;
 use crate::app::session_mode::SharedSessionMode;
 use crate::app::workspace_id;
 use crate::approval::approver_for;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, heaviest_token};
 use crate::process::messages::{error_chain, print_error};
-use crate::session::live::LiveSession;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
 

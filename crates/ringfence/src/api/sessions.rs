@@ -19,10 +19,10 @@ use crate::api::feed::FeedItem;
 use crate::api::hosts::{HostLease, HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest};
 use crate::app::App;
+use crate::app::session::live::LiveSession;
 use crate::config::limits::LimitsConfigSection;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit, heaviest_token};
 use crate::process::messages::print_error;
-use crate::session::live::LiveSession;
 use crate::store::ApiTable;
 use crate::store::tokens::{TokenIdentity, new_secret};
 

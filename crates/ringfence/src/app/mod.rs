@@ -4,6 +4,7 @@ pub mod audit_sinks;
 pub(crate) mod isolation_report;
 pub(crate) mod policy_text;
 pub mod roots;
+pub(crate) mod session;
 pub mod session_mode;
 pub(crate) mod tool_listing;
 pub mod trust;

@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::app::session::live::TokenSessions;
 use crate::codec::jsonrpc::check_message;
 use crate::http::ENVELOPE_BYTES;
 use crate::http::listener::ConnectionHandle;
@@ -39,7 +40,6 @@ use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermi
 use crate::mcp::handler::McpServerHandler;
 use crate::mcp::session::{McpHttpConnection, McpSessionSource, McpSessions, McpTokenId};
 use crate::mcp::{McpFrontend, McpServerContext};
-use crate::session::live::TokenSessions;
 use crate::store::tokens::{TokenIdentity, TokenStore};
 
 /// A session of an older client ends when it was idle for so long.

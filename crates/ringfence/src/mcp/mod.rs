@@ -48,8 +48,8 @@ pub(crate) use self::tools::ToolResultFormat;
 use self::transport::StdioServerTransport;
 use crate::app::App;
 use crate::app::roots::McpSessionRoots;
+use crate::app::session::live::LiveSession;
 use crate::http::ENVELOPE_BYTES;
-use crate::session::live::LiveSession;
 
 /// Grace time of cancelled calls.
 pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(6);

@@ -12,10 +12,10 @@ use rmcp::service::RequestContext;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::app::App;
+use crate::app::session::live::{LiveSession, TokenSessions};
 use crate::mcp::client_info::ProtocolEra;
 use crate::mcp::deferred::DeferredCalls;
 use crate::process::messages::{error_chain, print_error};
-use crate::session::live::{LiveSession, TokenSessions};
 use crate::store::tokens::TokenIdentity;
 
 /// State of the client's roots.

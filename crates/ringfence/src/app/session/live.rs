@@ -15,8 +15,8 @@ use ringfence_kernel::{Host, Session, StoreError};
 use tokio::sync::{Mutex as TurnLock, MutexGuard as TurnGuard};
 use tokio_util::sync::CancellationToken;
 
-use crate::session::owners::{SessionOwners, SessionOwnership};
-use crate::session::taint::TokenTaint;
+use crate::app::session::owners::{SessionOwners, SessionOwnership};
+use crate::app::session::taint::TokenTaint;
 
 /// A session that a frontend has open.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ mod tests {
     use ringfence_testkit::host::{session_without_tools, test_host_config};
 
     use super::{LiveSession, TokenSessions};
-    use crate::session::owners::SessionOwners;
+    use crate::app::session::owners::SessionOwners;
 
     #[test]
     fn an_id_is_of_one_piece_of_work_at_a_time_and_cancels_it() {
