@@ -237,6 +237,10 @@ fn state_version(directory: BorrowedFd<'_>) -> io::Result<u32> {
     };
     let mut text = [0u8; 16];
     let length = pread(&file, &mut text, 0)?;
+    if length == 0 {
+        // A power cut took what was written before anything was ever changed.
+        return Ok(1);
+    }
     let version = std::str::from_utf8(&text[..length]).ok().and_then(|text| text.trim_end().parse().ok());
     version.filter(|version| *version <= STATE_VERSION).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }

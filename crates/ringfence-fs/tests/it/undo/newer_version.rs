@@ -119,7 +119,7 @@ fn a_lock_note_of_a_newer_version_stops_the_change() {
 fn the_state_of_an_earlier_version_is_migrated() {
     let world = sample();
     let version = |directory: PathBuf| std::fs::read_to_string(directory.join("version")).unwrap();
-    for earlier in [Some(b"1\n"), None] {
+    for earlier in [Some(&b"1\n"[..]), Some(b""), None] {
         for directory in [journal_of(&world), locks_of(&world)] {
             std::fs::remove_file(directory.join("version")).unwrap();
             if let Some(earlier) = earlier {
