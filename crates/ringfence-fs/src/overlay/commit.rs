@@ -25,14 +25,14 @@ use crate::overlay::stage::{OverlayStager, StagedOverlayEntry};
 use crate::path::name::{escape, fold_name};
 use crate::path::relative::split;
 use crate::read::content::{hash_up_to, read_up_to};
-use crate::root::{FileToReplace, MountAccess, check_directory_writable, open_no_follow, stat};
+use crate::root::{FileToReplace, MountAccess, check_directory_writable, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::fstat;
 use crate::txn::manifest::{EntryReportReasons, scan_tree};
 use crate::txn::recover::recover_under;
-use crate::txn::run::{PlannedStep, Transaction, interrupted_error};
+use crate::txn::run::{PlannedStep, Transaction, interrupted_error, open_directory};
 use crate::txn::step::StepError;
 use crate::txn::write::inode_of;
 
@@ -335,7 +335,12 @@ impl<'a> ParentCache<'a> {
         let (above, _) = split(path);
         let gone = || concurrent_change_error(&display_path(self.mount, path));
         if self.last.as_ref().is_none_or(|(last, _)| last != above) {
-            self.last = Some((above.to_vec(), open_no_follow(self.mount, above).ok_or_else(gone)?));
+            // An error does not mean that it is not there.
+            let opened = open_directory(self.mount, above).map_err(|error| match error {
+                StepError::System(errno) => errno_error(errno, &display_path(self.mount, path)),
+                _ => gone(),
+            })?;
+            self.last = Some((above.to_vec(), opened));
         }
         self.last.as_ref().map(|(_, fd)| fd.as_fd()).ok_or_else(gone)
     }
@@ -395,7 +400,10 @@ fn is_unchanged(
     let mount = &*left.mount;
     let (_, name) = split(&item.path);
     let name_shown = display_path(mount, &item.path);
-    let Ok(parent) = parents.open(&item.path) else { return Ok(false) };
+    let parent = match parents.open(&item.path) {
+        Err(error) if error.kind == ErrorKind::Conflict => return Ok(false),
+        parent => parent?,
+    };
     let now = stat(parent, name).map_err(|errno| errno_error(errno, &name_shown))?;
     let (was, now) = match (&item.lower, now) {
         (None, None) => return Ok(true),

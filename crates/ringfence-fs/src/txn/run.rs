@@ -322,7 +322,7 @@ impl PlannedStep<'_> {
 }
 
 /// A directory below the root, reached through no link.
-fn open_directory(mount: &Mount, path: &[u8]) -> Result<OwnedFd, StepError> {
+pub(crate) fn open_directory(mount: &Mount, path: &[u8]) -> Result<OwnedFd, StepError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
     let opened = mount.lookup(&GuestPath::from_kernel(path), flags, IoMode::Blocking)?;
     if opened.resolved.is_none() { Ok(opened.fd) } else { Err(StepError::CHANGED) }
