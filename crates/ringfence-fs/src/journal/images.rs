@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
@@ -84,7 +85,7 @@ impl Journal {
     pub(crate) fn create_image_store(&self, mount: &MountRoot) -> Result<PreImageStore, ToolError> {
         let fail = |errno| errno_error(errno, IMAGE_DIR);
         let found = stat(mount.root.as_fd(), IMAGE_DIR.as_bytes()).map_err(fail)?;
-        if let Some(held) = found.and_then(|found| self.held_store(&found)) {
+        if let Some(held) = found.and_then(|found| self.held_store(&found)).filter(|_| self.has_birth_time()) {
             return Ok(held);
         }
         self.check_image_store(mount)?;
@@ -106,8 +107,17 @@ impl Journal {
             self.check_image_store(mount)?;
             self.record_ownership(identity).map_err(journal_write_error)?;
         }
-        keep.hide_from_git();
+        self.is_store_new.store(true, Ordering::Relaxed);
         Ok(keep)
+    }
+
+    /// Excludes a new image store from git commits. After the change that it was made for: on a full disk, that comes first.
+    pub(crate) fn hide_new_store(&self, mount: &MountRoot) {
+        if self.is_store_new.swap(false, Ordering::Relaxed)
+            && let Some(keep) = self.image_store(mount)
+        {
+            keep.hide_from_git();
+        }
     }
 
     /// Whether there is a directory for pre-images, or one could be made.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
@@ -83,6 +83,8 @@ pub(crate) struct Journal {
     /// Log size at which it is compacted next.
     compact_at: AtomicU64,
     image_store: Mutex<Option<InodeIdentity>>,
+    /// The image store was made by this process, and git does not know it yet.
+    pub(super) is_store_new: AtomicBool,
     /// The image store, once it was opened.
     pub(super) open_store: Mutex<Option<PreImageStore>>,
     last_checkpoint: Mutex<JournalCheckpoint>,
@@ -109,6 +111,7 @@ impl Journal {
             clock: Arc::clone(newest),
             compact_at: long,
             image_store: Mutex::default(),
+            is_store_new: AtomicBool::new(false),
             open_store: Mutex::default(),
             last_checkpoint: Mutex::default(),
         })

@@ -66,6 +66,7 @@ impl PendingChange<'_> {
     /// Evicts pre-images, of this change where a person agreed to that, and of others where there is no room.
     pub(crate) fn release_images(&self, retention: Retention) {
         let (mount, journal) = (self.mount, self.journal);
+        journal.hide_new_store(mount);
         if retention == Retention::Discard {
             delete_images(mount, &journal.evict_change(&self.change));
         }
