@@ -20,7 +20,7 @@ use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
 use ringfence_sys::commit_log::{CommitLog, CoveredFile};
 use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, truncate_durably, write_all};
-use ringfence_sys::stat::FileStat;
+use ringfence_sys::stat::{FileId, FileStat};
 use ringfence_sys::syscall::{fdatasync, fstat, ftruncate, pread, statat};
 use rustix::fs::{AtFlags, CWD, OFlags, Stat};
 use rustix::io::Errno;
@@ -68,6 +68,8 @@ pub struct AuditLog {
     path: PathBuf,
     directory: OwnedFd,
     lock: OwnedFd,
+    /// Identities of the directory and of the lock.
+    ids: [FileId; 2],
     keys: AuditKeys,
     /// Beside the directory: a copy of every signed head.
     anchor: OwnedFd,
@@ -90,7 +92,9 @@ struct AuditWriterState {
 /// The end of the chain, as far as we know.
 struct ChainTail {
     segment: u64,
+    name: String,
     file: CoveredFile,
+    id: FileId,
     /// Bytes in the segment. If there are others now, another process was here.
     length: u64,
     seq: u64,
@@ -113,6 +117,7 @@ impl AuditLog {
         let keys = check_not_removed(&directory, &beside).and_then(|()| AuditKeys::load(&directory));
         release_lock(&lock);
         let keys = keys?;
+        let ids = [file_id(&directory)?, file_id(&lock)?];
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
         let anchor = open_file(&beside, ANCHOR, flags).map_err(io::Error::from)?;
         let now = Instant::now();
@@ -121,6 +126,7 @@ impl AuditLog {
             path: state.join(DIRECTORY),
             directory,
             lock,
+            ids,
             keys,
             anchor,
             head_copy: None,
@@ -184,8 +190,8 @@ impl AuditLog {
         record: &CallRecord<'_>,
         unlisted: u64,
     ) -> io::Result<RecordFlush> {
-        self.check_in_place(state)?;
-        self.find_end(state)?;
+        let length = self.check_in_place(state)?;
+        self.find_end(state, length)?;
         if unlisted > 0 {
             self.write_line(state, &AuditLine::suppressed(unlisted))?;
         }
@@ -214,27 +220,27 @@ impl AuditLog {
     }
 
     /// Fails where the open log is not the one at its path. A log that was removed or replaced would swallow records:
-    /// readers do not see them, and other writers use another lock.
-    fn check_in_place(&self, state: &AuditWriterState) -> io::Result<()> {
+    /// readers do not see them, and other writers use another lock. Returns the size of the current segment.
+    fn check_in_place(&self, state: &AuditWriterState) -> io::Result<u64> {
         let gone =
             || io::Error::new(io::ErrorKind::NotFound, "the audit log was removed or replaced while it was open");
-        let same = |open: &OwnedFd, named: Result<Stat, Errno>| match named {
-            Ok(named) => Ok(fstat(open).map(|open| (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))?),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        let same = |open: FileId, named: Result<Stat, Errno>| match named.map(|named| FileStat::from_stat(&named)) {
+            Ok(named) if named.id == open => Ok(named.size),
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(gone()),
             Err(errno) => Err(io::Error::from(errno)),
         };
         let below = |name: &str| statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        let segment = state.end.as_ref().map(|end| (segment_name(end.segment), end.file.fd()));
-        let in_place = same(&self.directory, statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW))?
-            && same(&self.lock, below(LOCK))?
-            && segment.map_or(Ok(true), |(name, file)| same(file, below(&name)))?;
-        if in_place { Ok(()) } else { Err(gone()) }
+        let [directory, lock] = self.ids;
+        same(directory, statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW))?;
+        same(lock, below(LOCK))?;
+        state.end.as_ref().map_or(Ok(0), |end| same(end.id, below(&end.name)))
     }
 
-    /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did.
-    fn find_end(&self, state: &mut AuditWriterState) -> io::Result<()> {
+    /// Finds where the chain ends now. Other processes may have appended, and one may have died while it did. `current` is
+    /// the size of the current segment.
+    fn find_end(&self, state: &mut AuditWriterState, current: u64) -> io::Result<()> {
         if let Some(end) = &state.end
-            && FileStat::from_stat(&fstat(end.file.fd())?).size == end.length
+            && current == end.length
             && (end.length < self.segment_bytes || self.last_segment()? == end.segment)
         {
             return self.rotate_if_full(state);
@@ -254,7 +260,8 @@ impl AuditLog {
         }
         let fresh = last.is_none();
         let (seq, hash) = last.unwrap_or_else(|| (0, GENESIS_HASH.to_owned()));
-        state.end = Some(ChainTail { segment, file, length, seq, hash });
+        let id = file_id(file.fd())?;
+        state.end = Some(ChainTail { segment, name: segment_name(segment), file, id, length, seq, hash });
         if length == 0 {
             self.write_line(state, &AuditLine::event("genesis"))?;
         }
@@ -272,8 +279,12 @@ impl AuditLog {
 
     fn rotate_if_full(&self, state: &mut AuditWriterState) -> io::Result<()> {
         let Some(end) = state.end.as_mut().filter(|end| end.length >= self.segment_bytes) else { return Ok(()) };
+        // No later flush covers it, and the next segment goes on from its last record.
+        fdatasync(end.file.fd())?;
         end.segment += 1;
+        end.name = segment_name(end.segment);
         end.file = self.open_segment(end.segment)?;
+        end.id = file_id(end.file.fd())?;
         end.length = 0;
         self.write_line(state, &AuditLine::event("genesis"))
     }
@@ -344,8 +355,8 @@ impl Drop for AuditLog {
         }
         // The records themselves are written.
         let closed = acquire_lock(&self.lock).and_then(|()| {
-            self.check_in_place(&state)?;
-            self.find_end(&mut state)?;
+            let length = self.check_in_place(&state)?;
+            self.find_end(&mut state, length)?;
             if state.refused.suppressed > 0 {
                 let unlisted = state.refused.suppressed;
                 self.write_line(&mut state, &AuditLine::suppressed(unlisted))?;
@@ -363,6 +374,10 @@ impl fmt::Debug for AuditLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AuditLog")
     }
+}
+
+fn file_id(file: &OwnedFd) -> io::Result<FileId> {
+    Ok(FileStat::from_stat(&fstat(file)?).id)
 }
 
 /// When a record that was written is flushed.

@@ -10,9 +10,11 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ringfence_sys::commit_log::CoveredFile;
 use serde::Deserialize;
 
 use crate::journal::effect::JournalEffect;
@@ -21,7 +23,7 @@ use crate::journal::line::{
 };
 use crate::journal::state::{FileState, FileStateKind};
 use crate::sys::own_files::{truncate_durably, write_all};
-use crate::sys::stat::FileStat;
+use crate::sys::stat::{FileId, FileStat};
 use crate::sys::syscall::{fstat, pread};
 
 /// A session whose last change is older than this is over: what it kept may go where there is no room for others.
@@ -30,9 +32,17 @@ const SESSION_EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
 /// As much of the log is read at once.
 const CHUNK: u64 = 1 << 20;
 
+/// An open log and its identity.
+pub(super) struct IdentifiedLog {
+    pub(super) file: CoveredFile,
+    pub(super) id: FileId,
+}
+
 /// In-memory index of the log so far.
 pub(super) struct JournalIndex {
     pub(super) log: Arc<OwnedFd>,
+    /// The log as its first use found it.
+    identified: Option<IdentifiedLog>,
     newest: Arc<ChangeSequenceCounter>,
     /// So much of it.
     pub(super) read: u64,
@@ -217,6 +227,7 @@ impl JournalIndex {
     pub(super) fn new(log: OwnedFd, newest: &Arc<ChangeSequenceCounter>) -> Self {
         Self {
             log: Arc::new(log),
+            identified: None,
             newest: Arc::clone(newest),
             read: 0,
             entries: Vec::new(),
@@ -229,19 +240,39 @@ impl JournalIndex {
         }
     }
 
-    /// Appends a line, and returns the offset of its end.
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<u64> {
-        let end = self.complete_lines_end()?;
+    /// The open log with its identity. `path` is that of the journal's log, below the state directory.
+    pub(super) fn identify(&mut self, path: &Path) -> io::Result<&IdentifiedLog> {
+        let identified = match self.identified.take() {
+            Some(known) => known,
+            None => IdentifiedLog {
+                id: FileStat::from_stat(&fstat(&self.log)?).id,
+                file: CoveredFile::new(path, Arc::clone(&self.log))?,
+            },
+        };
+        Ok(self.identified.insert(identified))
+    }
+
+    /// Appends a line to a log of `size` bytes, and returns the offset of its end.
+    pub(super) fn write(&mut self, line: JournalLine, bytes: &[u8], size: u64) -> io::Result<u64> {
+        let start = self.complete_lines_end(size)?;
         if let Err(errno) = write_all(self.log.as_fd(), bytes) {
-            let _ = truncate_durably(&self.log, end);
+            let _ = truncate_durably(&self.log, start);
             return Err(errno.into());
         }
-        Ok(end + bytes.len() as u64)
+        let end = start + bytes.len() as u64;
+        // Otherwise it is read with the lines before it.
+        if self.read == start && self.apply_line(line, start..end).is_ok() {
+            self.read = end;
+        }
+        Ok(end)
     }
 
     /// End of the last whole line. A torn line behind it, left by a crash of its writer, is dropped.
-    fn complete_lines_end(&self) -> io::Result<u64> {
-        let size = FileStat::from_stat(&fstat(&self.log)?).size;
+    fn complete_lines_end(&self, size: u64) -> io::Result<u64> {
+        // As far as it was read, the lines are whole.
+        if self.read == size {
+            return Ok(size);
+        }
         let mut end = size;
         let mut byte = [0u8; 1];
         while end > 0 && pread(&*self.log, &mut byte, end - 1)? == 1 && byte != *b"\n" {
@@ -253,10 +284,10 @@ impl JournalIndex {
         Ok(end)
     }
 
-    /// Reads what came to the log since the last time.
-    pub(super) fn read_new_lines(&mut self) -> io::Result<()> {
+    /// Reads what came to the log, which has `size` bytes, since the last time.
+    pub(super) fn read_new_lines(&mut self, size: u64) -> io::Result<()> {
         let (log, mut read) = (Arc::clone(&self.log), self.read);
-        let applied = read_lines(&log, &mut read, |line, position| self.apply_line(line, position));
+        let applied = read_lines(&log, size, &mut read, |line, position| self.apply_line(line, position));
         self.read = read;
         applied
     }
@@ -529,10 +560,10 @@ impl JournalIndex {
 /// without its end is not there yet; a record of a newer version, which cannot be understood, is `Unsupported`.
 pub(super) fn read_lines(
     log: &OwnedFd,
+    size: u64,
     read: &mut u64,
     mut apply: impl FnMut(JournalLine, Range<u64>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let size = FileStat::from_stat(&fstat(log)?).size;
     let mut wanted = CHUNK;
     while *read < size {
         let end = size.min(read.saturating_add(wanted));

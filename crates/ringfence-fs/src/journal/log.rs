@@ -49,7 +49,7 @@ const COMPACTION_STEP: u64 = MAX_LOG_BYTES / 4;
 #[derive(Debug)]
 pub(crate) enum IntentFlush {
     /// Of the log itself, when it is waited for.
-    Own(Arc<OwnedFd>),
+    Own(CoveredFile),
     /// Of the redo log, together with the audit log and other journals.
     Shared(PendingFlush),
 }
@@ -58,7 +58,7 @@ impl IntentFlush {
     /// Waits until the intent, and everything before it in the log, is on disk.
     pub(crate) fn wait(self) -> io::Result<()> {
         match self {
-            Self::Own(log) => Ok(fdatasync(&*log)?),
+            Self::Own(log) => Ok(fdatasync(log.fd())?),
             Self::Shared(flush) => flush.wait(),
         }
     }
@@ -66,7 +66,7 @@ impl IntentFlush {
 
 /// A line that was appended to the log.
 struct AppendedLine {
-    log: Arc<OwnedFd>,
+    log: CoveredFile,
     /// Offset of its end.
     end: u64,
 }
@@ -74,7 +74,7 @@ struct AppendedLine {
 /// The journal of one mount.
 pub(crate) struct Journal {
     /// Its directory, below the state directory.
-    path: PathBuf,
+    log_path: PathBuf,
     directory: OwnedFd,
     commit_log: Option<Arc<CommitLog>>,
     lock: OwnedFd,
@@ -103,7 +103,7 @@ impl Journal {
         let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
         let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
         Ok(Self {
-            path,
+            log_path: path.join(LOG),
             directory,
             commit_log,
             lock,
@@ -137,7 +137,8 @@ impl Journal {
         let checkpoint = JournalCheckpoint::load(&self.directory, &log)?;
         let mut tail = LogTail { newest: checkpoint.newest, ..LogTail::default() };
         let mut end = checkpoint.offset;
-        read_lines(&log, &mut end, |line, _| {
+        let size = FileStat::from_stat(&fstat(&log)?).size;
+        read_lines(&log, size, &mut end, |line, _| {
             tail.apply(line);
             Ok(())
         })?;
@@ -153,10 +154,9 @@ impl Journal {
 
     /// Writes a checkpoint now and then, if no change is under way. Called after what was evicted is deleted.
     pub(crate) fn checkpoint(&self) {
-        let known = self.lock_index();
-        let Ok(stat) = fstat(&known.log) else { return };
+        let mut known = self.lock_index();
+        let Ok(inode) = known.identify(&self.log_path).map(|log| log.id.inode) else { return };
         let mut last = self.last_checkpoint.lock();
-        let inode = FileStat::from_stat(&stat).id.inode;
         if last.inode == inode && known.read < last.offset + INTERVAL_BYTES || known.has_pending() {
             return;
         }
@@ -181,8 +181,8 @@ impl Journal {
     /// The index, up to date with the log.
     fn current_index(&self) -> io::Result<MutexGuard<'_, JournalIndex>> {
         let mut known = self.lock_index();
-        self.refresh(&mut known)?;
-        known.read_new_lines()?;
+        let size = self.refresh(&mut known)?;
+        known.read_new_lines(size)?;
         Ok(known)
     }
 
@@ -191,51 +191,55 @@ impl Journal {
         self.index.lock()
     }
 
-    /// Switches to the current log file: compaction replaces it.
-    fn refresh(&self, known: &mut JournalIndex) -> io::Result<()> {
-        let open_id = FileStat::from_stat(&fstat(&known.log)?).id;
-        if stat(self.directory.as_fd(), LOG.as_bytes())?.is_none_or(|now| now.id != open_id) {
-            *known = JournalIndex::new(open_private_file(&self.directory, LOG)?, &self.clock);
+    /// Switches to the current log file: compaction replaces it. Returns its size.
+    fn refresh(&self, known: &mut JournalIndex) -> io::Result<u64> {
+        let open_id = known.identify(&self.log_path)?.id;
+        match stat(self.directory.as_fd(), LOG.as_bytes())? {
+            Some(now) if now.id == open_id => Ok(now.size),
+            _ => {
+                *known = JournalIndex::new(open_private_file(&self.directory, LOG)?, &self.clock);
+                known.identify(&self.log_path)?;
+                Ok(FileStat::from_stat(&fstat(&known.log)?).size)
+            }
         }
-        Ok(())
     }
 
     /// Writes an intent, and starts to put it on disk. `Unsupported` if a newer version has written to the journal.
     pub(crate) fn log_intent(&self, change: JournalChange) -> io::Result<IntentFlush> {
-        self.begin_flush(&self.append(&JournalLine::Intent(change))?)
+        self.begin_flush(&self.append(JournalLine::Intent(change))?)
     }
 
     /// Writes the outcome of a change, which a newer version does not prevent. It is on disk with the next intent.
-    pub(crate) fn log_outcome(&self, outcome: &JournalLine) -> io::Result<()> {
+    pub(crate) fn log_outcome(&self, outcome: JournalLine) -> io::Result<()> {
         self.append(outcome).map(drop)
     }
 
     /// The same, on disk when this returns.
-    pub(crate) fn log_outcome_durably(&self, outcome: &JournalLine) -> io::Result<()> {
+    pub(crate) fn log_outcome_durably(&self, outcome: JournalLine) -> io::Result<()> {
         self.begin_flush(&self.append(outcome)?)?.wait()
     }
 
     /// Starts a flush of the log up to the end of a line.
     fn begin_flush(&self, line: &AppendedLine) -> io::Result<IntentFlush> {
-        let Some(commit_log) = &self.commit_log else { return Ok(IntentFlush::Own(Arc::clone(&line.log))) };
-        commit_log.cover(&CoveredFile::new(self.path.join(LOG), Arc::clone(&line.log))?, line.end)?;
+        let Some(commit_log) = &self.commit_log else { return Ok(IntentFlush::Own(line.log.clone())) };
+        commit_log.cover(&line.log, line.end)?;
         Ok(IntentFlush::Shared(commit_log.begin_flush()))
     }
 
-    fn append(&self, line: &JournalLine) -> io::Result<AppendedLine> {
-        let mut bytes = serde_json::to_vec(line)?;
+    fn append(&self, line: JournalLine) -> io::Result<AppendedLine> {
+        let mut bytes = serde_json::to_vec(&line)?;
         bytes.push(b'\n');
         let mut known = self.lock_index();
         acquire_lock(&self.lock)?;
-        let written = self.refresh(&mut known).and_then(|()| {
+        let written = self.refresh(&mut known).and_then(|size| {
             if matches!(line, JournalLine::Intent(_)) {
                 check_state_version(self.directory.as_fd())?;
-                known.read_new_lines()?;
+                known.read_new_lines(size)?;
             }
-            known.write(&bytes)
+            known.write(line, &bytes, size)
         });
         release_lock(&self.lock);
-        written.map(|end| AppendedLine { log: Arc::clone(&known.log), end })
+        written.and_then(|end| Ok(AppendedLine { log: known.identify(&self.log_path)?.file.clone(), end }))
     }
 
     /// Whether the log, as it was last read, is long enough to compact.
@@ -260,7 +264,7 @@ impl Journal {
     pub(crate) fn compact(&self, kept: &BTreeSet<String>) -> io::Result<()> {
         let mut known = self.lock_index();
         acquire_lock(&self.lock)?;
-        let written = self.refresh(&mut known).and_then(|()| self.compact_locked(&mut known, kept));
+        let written = self.refresh(&mut known).and_then(|size| self.compact_locked(&mut known, size, kept));
         release_lock(&self.lock);
         let length = written.as_ref().map_or(known.read, |length| *length);
         self.compact_at.store(MAX_LOG_BYTES.max(length.saturating_add(COMPACTION_STEP)), Ordering::Relaxed);
@@ -268,9 +272,9 @@ impl Journal {
     }
 
     /// Compacts under the log's lock. Returns the new size of the log.
-    fn compact_locked(&self, known: &mut JournalIndex, kept: &BTreeSet<String>) -> io::Result<u64> {
+    fn compact_locked(&self, known: &mut JournalIndex, size: u64, kept: &BTreeSet<String>) -> io::Result<u64> {
         const NEW: &str = "log.new";
-        known.read_new_lines()?;
+        known.read_new_lines(size)?;
         // Another process was faster.
         if known.read < MAX_LOG_BYTES {
             return Ok(known.read);
@@ -417,7 +421,7 @@ impl Journal {
     /// Logged first, then deleted: every image that is listed exists.
     fn evict(&self, going: Vec<JournalEntry>) -> Vec<String> {
         let said = |entry: &JournalEntry| {
-            self.log_outcome(&JournalLine::Evicted { change: entry.change.change.clone() }).is_ok()
+            self.log_outcome(JournalLine::Evicted { change: entry.change.change.clone() }).is_ok()
         };
         going.into_iter().filter(said).flat_map(|entry| entry.images()).collect()
     }

@@ -102,7 +102,7 @@ fn settle(mount: &Mount, journal: &Journal, entry: &JournalEntry) -> Result<(), 
         mount.delete_images_of(&change);
     }
     let outcome = if is_made { JournalLine::Done { change } } else { JournalLine::Void { change } };
-    journal.log_outcome(&outcome).map_err(|error| not_now(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+    journal.log_outcome(outcome).map_err(|error| not_now(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
 }
 
 /// Finalizes a change whose steps were all made, or rolls it back. True for the former.
