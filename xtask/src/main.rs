@@ -32,6 +32,7 @@ mod road;
 mod schemathesis;
 mod searxng;
 mod serve_process;
+mod surface;
 #[cfg(test)]
 mod tidy;
 mod vocabulary;
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
         ["mcp-clients"] => clients::run(&["mcp"]),
         ["mutants"] => mutants::run(),
         ["road", ref options @ ..] => road::run(options),
+        ["surface"] => surface::run(),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),

@@ -1,13 +1,15 @@
-//! Execution of the tool calls of one answer, in order, one at a time.
+//! Execution of the tool calls of one answer: in order, and calls in a row that only read at the same time.
 //!
 //! Each gets exactly one result, whatever happens: what was not made because the run is over gets one that says so. A run
 //! whose calls lead nowhere is over too.
 //!
 //! Not here: which tools there are and what a call may do. That is the host's to say; nothing is guessed or repaired.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use ringfence_kernel::{ErrorKind, ProgressListener, ProgressUpdate, ToolCall, ToolError, ToolReply};
 use tokio::time::Instant;
 
@@ -18,6 +20,9 @@ use crate::run::AgentRun;
 
 /// Calls of one answer that are made. A provider passes on no more than this either.
 pub(crate) const MOST_CALLS: usize = 64;
+
+/// Calls that are made at the same time.
+const MAX_PARALLEL_CALLS: usize = 8;
 
 /// A longer id is replaced by ours in records; the model's own goes back to it.
 const MAX_ID_BYTES: usize = 64;
@@ -34,18 +39,21 @@ impl AgentRun<'_> {
         let mut over: Option<AgentStopReason> = None;
         let denied_before = self.denials;
         let (mut made, mut bad) = (0, 0);
+        let mut results = VecDeque::new();
         for (number, call) in calls.iter().enumerate() {
-            let result = if let Some(end) = &over {
-                self.failed_call(skipped_call_error(end))
-            } else if number >= MOST_CALLS {
-                self.failed_call(too_many_calls_error())
-            } else {
-                match self.make(call, number).await {
+            if results.is_empty() && over.is_none() && number < MOST_CALLS {
+                let together = calls[number..MOST_CALLS.min(calls.len())].iter().take(MAX_PARALLEL_CALLS);
+                let count = together.take_while(|call| self.only_reads(call)).count().max(1);
+                let group = calls[number..].iter().take(count).enumerate();
+                results.extend(join_all(group.map(|(at, call)| self.make(call, number + at))).await);
+            }
+            let result = if let Some(result) = results.pop_front() {
+                match result {
                     Ok(result) => {
                         made += 1;
                         let kind = result.reply.error_kind();
                         bad += u32::from(matches!(kind, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
-                        over = self.check_denials(&result, denied_before);
+                        over = over.or(self.check_denials(&result, denied_before));
                         result
                     }
                     Err((result, end)) => {
@@ -53,6 +61,10 @@ impl AgentRun<'_> {
                         result
                     }
                 }
+            } else if let Some(end) = &over {
+                self.failed_call(skipped_call_error(end))
+            } else {
+                self.failed_call(too_many_calls_error())
             };
             let AgentToolCallResult { reply, duration } = result;
             self.emit(&AgentEvent::Result { call, reply: &reply, duration });
@@ -73,6 +85,11 @@ impl AgentRun<'_> {
             over = self.check_repetition(calls).await;
         }
         over.or((self.bad_answers >= self.agent.limits.bad_answers).then_some(AgentStopReason::BadCalls))
+    }
+
+    /// Whether a call changes nothing, so that it does not matter which of several is made first.
+    fn only_reads(&self, call: &RequestedCall) -> bool {
+        self.agent.session.catalog.get(&call.name).is_some_and(|tool| tool.capabilities.is_read_only())
     }
 
     /// Makes one call.

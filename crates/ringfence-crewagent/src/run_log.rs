@@ -140,8 +140,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use ringfence_kernel::{
-        AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, Principal, ReplyValue, Session, SessionTaint,
-        ToolCatalog,
+        AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, Principal, ReplyValue, Session, SessionMemory,
+        SessionTaint, ToolCatalog,
     };
 
     use super::WorkflowRunLog;
@@ -158,6 +158,7 @@ mod tests {
             limits: CallLimits::for_dialect(Dialect::Crewagent),
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         };
         let record = CallRecord {
             time: SystemTime::now(),

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
     CallCommitState, CallContext, CallLimits, ChangeGroupDecision, DenyApprover, Dialect, Host, HostConfig,
-    InMemoryApprovalStore, IoMode, NullAuditSink, Preset, Preview, Principal, Session, SessionTaint, Ticket, Tool,
-    ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges, WorkspaceView,
+    InMemoryApprovalStore, IoMode, NullAuditSink, Preset, Preview, Principal, Session, SessionMemory, SessionTaint,
+    Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges,
+    WorkspaceView,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -199,6 +200,7 @@ impl OverlayBench {
             limits: limits.clone(),
             catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).expect("a catalog"),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         };
         let host = Host::new(HostConfig {
             policy: Box::new(Preset::Edits),

@@ -120,6 +120,11 @@ impl PathArg {
     pub(crate) fn workspace_unless_blank(text: String) -> Self {
         Self::Workspace(if text.trim().is_empty() { String::new() } else { text })
     }
+
+    /// A directory of the standard dialect; the workspace where none is given.
+    pub(crate) fn directory(text: Option<String>) -> Self {
+        Self::Standard(text.unwrap_or_else(|| ".".to_owned()))
+    }
 }
 
 impl Fence {

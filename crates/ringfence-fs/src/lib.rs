@@ -5,6 +5,7 @@
 //!
 //! Not here: processes, sockets, and the environment.
 
+mod edit;
 mod fence;
 mod git;
 mod guard;

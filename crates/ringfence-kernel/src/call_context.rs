@@ -8,6 +8,7 @@ use crate::commit_state::CallCommitState;
 use crate::error::{ErrorKind, ToolError};
 use crate::limits::CallLimits;
 use crate::resource::{PolicyResource, ResourceAccess};
+use crate::session_memory::SessionMemory;
 use crate::taint::Taint;
 use crate::verdict::{PolicyRevision, Verdict};
 
@@ -64,6 +65,11 @@ impl<'a> CallContext<'a> {
     /// Records that the call reaches something while it runs, or wanted to and may not. No record, no connection.
     pub fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
         self.services.map_or(Ok(()), |services| services.record_connection(access, refused))
+    }
+
+    /// The memory of the session; `None` where the host works for itself.
+    pub fn memory(&self) -> Option<&'a SessionMemory> {
+        self.services.map(|services| services.memory())
     }
 
     /// Sets the origin of the call.
@@ -146,6 +152,7 @@ pub(crate) trait CallServices: std::fmt::Debug {
     fn evaluate(&self, access: &ResourceAccess) -> Verdict;
     fn policy_revision(&self) -> Option<PolicyRevision>;
     fn add_taint(&self, taint: Taint);
+    fn memory(&self) -> &SessionMemory;
     fn report_progress(&self, progress: &ProgressUpdate<'_>);
     fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError>;
 }

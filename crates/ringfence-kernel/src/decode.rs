@@ -5,7 +5,11 @@
 //!
 //! Not here: the meaning of a value. A tool binding converts, a tool plans.
 
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::suggest::nearest_name;
 use crate::{ErrorKind, ToolError};
@@ -13,7 +17,7 @@ use crate::{ErrorKind, ToolError};
 /// Longest quote of the caller's own value in a message.
 const MAX_MESSAGE_BYTES: usize = 300;
 
-pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result<A, ToolError> {
+pub(crate) fn decode<A: DeserializeOwned + JsonSchema>(arguments: &str, limit: u64) -> Result<A, ToolError> {
     if arguments.len() as u64 > limit {
         let message = format!("the arguments have {} bytes; the limit is {limit}", arguments.len());
         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
@@ -23,14 +27,14 @@ pub(crate) fn decode<A: DeserializeOwned>(arguments: &str, limit: u64) -> Result
     if !arguments.trim_start().starts_with('{') {
         return Err(ToolError::new(ErrorKind::InvalidArgs, "the arguments must be a JSON object"));
     }
-    serde_json::from_str(arguments).map_err(|error| invalid_args_error(&error))
+    serde_json::from_str(arguments).map_err(|error| invalid_args_error::<A>(&error))
 }
 
-fn invalid_args_error(error: &serde_json::Error) -> ToolError {
+fn invalid_args_error<A: JsonSchema>(error: &serde_json::Error) -> ToolError {
     let text = error.to_string();
     let message = if error.is_data() {
         // The position says nothing to a model that never counted columns.
-        text.split(" at line ").next().unwrap_or(&text).to_owned()
+        without_synonyms::<A>(text.split(" at line ").next().unwrap_or(&text))
     } else {
         format!("the arguments are not valid JSON: {text}")
     };
@@ -41,6 +45,27 @@ fn invalid_args_error(error: &serde_json::Error) -> ToolError {
         Some(advice) => error.hint(&advice),
         None => error,
     }
+}
+
+/// The message about an unknown argument, with the names that the schema has. Serde lists every name that it accepts.
+fn without_synonyms<A: JsonSchema>(message: &str) -> String {
+    let Some((word, known)) = unknown_name(message) else { return message.to_owned() };
+    let schema = schemars::schema_for!(A);
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let documented: BTreeSet<&str> =
+        properties.into_iter().flat_map(|names| names.keys().map(String::as_str)).collect();
+    // A field of a nested type has other names.
+    if documented.is_empty() || !documented.iter().all(|name| known.contains(name)) {
+        return message.to_owned();
+    }
+    let names: Vec<String> =
+        known.iter().filter(|name| documented.contains(*name)).map(|name| format!("`{name}`")).collect();
+    let expected = match names.as_slice() {
+        [one] => one.clone(),
+        [one, other] => format!("{one} or {other}"),
+        _ => format!("one of {}", names.join(", ")),
+    };
+    format!("unknown field `{word}`, expected {expected}")
 }
 
 /// Serde says ``unknown field `a`, expected `b` or `c` ``; what stands in backquotes is the word and the known ones.
@@ -62,20 +87,22 @@ fn truncate_message(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
+    use schemars::JsonSchema;
     use serde::Deserialize;
 
     use super::decode;
 
-    #[derive(Debug, Deserialize)]
+    #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
     #[expect(dead_code, reason = "only the decoding is looked at")]
     struct Args {
+        #[serde(alias = "file_path")]
         path: String,
         #[serde(default)]
         encoding: Option<DecodeTestEncoding>,
     }
 
-    #[derive(Debug, Deserialize)]
+    #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(rename_all = "kebab-case")]
     enum DecodeTestEncoding {
         #[serde(rename = "utf-8")]

@@ -129,6 +129,8 @@ pub struct ToolError {
     pub details: Map<String, Value>,
     /// Candidates for the intended name. The kernel names the nearest that the caller may list, and no other.
     pub suggestions: Option<Box<NameSuggestions>>,
+    /// The text for models where the message alone does not say enough, such as that of a program with its output.
+    pub model_text: Option<Box<str>>,
 }
 
 /// Names beside one that does not exist.
@@ -147,7 +149,7 @@ pub struct NameSuggestions {
 impl ToolError {
     /// An error without a field, details or suggestions.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None, details: Map::new(), suggestions: None }
+        Self { kind, message: message.into(), field: None, details: Map::new(), suggestions: None, model_text: None }
     }
 
     /// The arguments have the right types, but the value of `field` is invalid.
@@ -167,6 +169,17 @@ impl ToolError {
             names.retain(|name| *name != guess);
         }
         self
+    }
+
+    /// Sets the text for models, for `standard` over MCP and the dialects of model families.
+    #[must_use]
+    pub fn with_model_text(self, text: String) -> Self {
+        Self { model_text: Some(text.into()), ..self }
+    }
+
+    /// The text for models: the message, unless the error has more to say.
+    pub fn to_model_text(&self) -> &str {
+        self.model_text.as_deref().unwrap_or(&self.message)
     }
 
     /// Adds a field to `details`.

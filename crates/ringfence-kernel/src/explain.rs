@@ -14,7 +14,7 @@ use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     AbandonReason, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode, Policy,
     PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, ProgressUpdate, ResourceAccess, ReviewRequirement,
-    Sensitivity, Session, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
+    Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
 
 /// The decision about a call, and about each of its accesses.
@@ -175,6 +175,10 @@ impl CallServices for DryRun<'_> {
 
     fn policy_revision(&self) -> Option<PolicyRevision> {
         self.policy.revision(&self.policy_request(&[]))
+    }
+
+    fn memory(&self) -> &SessionMemory {
+        &self.session.memory
     }
 
     /// Nothing happens.

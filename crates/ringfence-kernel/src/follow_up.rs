@@ -155,7 +155,7 @@ impl Invocation {
         loop {
             let possible = groups.iter().filter(|group| group.refusal.is_none());
             let accesses: Vec<ResourceAccess> = possible.flat_map(|group| group.accesses.iter().cloned()).collect();
-            let request = self.policy_request(&accesses);
+            let request = self.policy_request_as(planned.acts_as(), &accesses);
             let judge = |group: &ChangeGroup| {
                 let judged = group.accesses.iter().map(|access| self.host.config.policy.evaluate(access, &request));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);

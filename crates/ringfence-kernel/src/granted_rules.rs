@@ -87,7 +87,7 @@ mod tests {
     use super::GrantedRules;
     use crate::{
         CallLimits, Dialect, LayeredRules, Policy, PolicyLayer, PolicyRequest, PolicyRevision, PolicyRule, Preset,
-        Principal, RuleText, Session, SessionTaint, Taint, TaintSet, ToolCatalog,
+        Principal, RuleText, Session, SessionMemory, SessionTaint, Taint, TaintSet, ToolCatalog,
     };
 
     fn session(agent: Option<&str>) -> Session {
@@ -99,6 +99,7 @@ mod tests {
             limits: CallLimits::for_dialect(Dialect::Standard),
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         }
     }
 

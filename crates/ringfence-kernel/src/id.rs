@@ -14,3 +14,14 @@ pub(crate) fn new_id(prefix: &str) -> Result<String, getrandom::Error> {
     }
     Ok(id)
 }
+
+/// The form of a change's ID in texts for models: its first 8 digits. `undo` takes it as long as it is not ambiguous.
+///
+/// ```
+/// assert_eq!(ringfence_kernel::short_change_id("c-1906185f8c2e44d07a11"), "c-1906185f");
+/// ```
+pub fn short_change_id(id: &str) -> &str {
+    const DIGITS: usize = 8;
+    let start = id.find('-').map_or(0, |at| at + 1);
+    &id[..id.floor_char_boundary(start + DIGITS)]
+}

@@ -19,9 +19,9 @@ use crate::reply::{RenderedReply, ReplyNotes};
 use crate::tool_binding::ErasedPlan;
 use crate::{
     AbandonReason, Approval, AuditSinkError, AuthScope, CallContext, CallOrigin, CallRecord, Decision, ErrorKind,
-    Grant, Host, HostConfig, HostError, IoMode, PolicyAction, PolicyRequest, PolicyRevision, Preview, ProgressListener,
-    ProgressUpdate, ResourceAccess, Session, StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply,
-    Verdict, id,
+    Grant, Host, HostConfig, HostError, IoMode, MODEL_TEXT_BYTES, PolicyAction, PolicyRequest, PolicyRevision, Preview,
+    ProgressListener, ProgressUpdate, ResourceAccess, Session, SessionMemory, StoreError, Taint, TaintSet, Ticket,
+    ToolCall, ToolError, ToolReply, Verdict, id,
 };
 
 /// One call on its way.
@@ -192,7 +192,17 @@ impl Invocation {
     }
 
     pub(crate) fn policy_request<'a>(&'a self, accesses: &'a [ResourceAccess]) -> PolicyRequest<'a> {
-        PolicyRequest::new(&self.session, &self.call.name, accesses, self.session.taint.snapshot())
+        self.policy_request_as(None, accesses)
+    }
+
+    /// The same for changes to which the rules of another tool apply.
+    pub(crate) fn policy_request_as<'a>(
+        &'a self,
+        tool: Option<&'a str>,
+        accesses: &'a [ResourceAccess],
+    ) -> PolicyRequest<'a> {
+        let tool = tool.unwrap_or(&self.call.name);
+        PolicyRequest::new(&self.session, tool, accesses, self.session.taint.snapshot())
     }
 
     /// Records that something is about to be done, and gives the right to do it.
@@ -234,13 +244,24 @@ impl Invocation {
     ) -> Result<ToolReply, HostError> {
         let call_id = self.call.id.clone();
         let reply = match result {
-            Ok(RenderedReply { value, text }) => ToolReply { call_id, outcome: Ok(value), text, suspended: None },
+            Ok(RenderedReply { value, text }) => {
+                ToolReply { call_id, outcome: Ok(value), text: self.bounded_text(text), suspended: None }
+            }
             Err(error) => ToolReply::from_error(&call_id, error, self.session.dialect),
         };
         let duration = self.started.elapsed();
         self.record(accesses, AuditEvent::End { outcome: reply.outcome.as_ref(), reply: &reply.text, duration })
             .map_err(HostError::EndUnrecorded)?;
         Ok(reply)
+    }
+
+    /// A text for a model, which gets no more than it can take; the rest is kept. Programs get the texts of the other
+    /// dialects whole.
+    fn bounded_text(&self, text: String) -> String {
+        match self.session.dialect.is_model_family() {
+            true => self.session.memory.outputs.bounded_start(text, MODEL_TEXT_BYTES),
+            false => text,
+        }
     }
 
     pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
@@ -295,6 +316,10 @@ impl CallServices for Invocation {
 
     fn add_taint(&self, taint: Taint) {
         self.session.taint.add(taint);
+    }
+
+    fn memory(&self) -> &SessionMemory {
+        &self.session.memory
     }
 
     fn report_progress(&self, progress: &ProgressUpdate<'_>) {

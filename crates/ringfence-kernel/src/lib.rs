@@ -13,7 +13,7 @@
 //!
 //! use ringfence_kernel::{
 //!     CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, InMemoryApprovalStore, NullAuditSink, Preset,
-//!     Principal, Session, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
+//!     Principal, Session, SessionMemory, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 //! };
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -34,6 +34,7 @@
 //!     limits: CallLimits::for_dialect(Dialect::Standard),
 //!     catalog: ToolRegistry::new().catalog(Dialect::Standard, &ToolFilter::default())?,
 //!     taint: SessionTaint::default(),
+//!     memory: SessionMemory::default(),
 //! });
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
 //! let reply = host.call(&session, call, &CancellationToken::new()).await?;
@@ -79,8 +80,10 @@ mod id;
 mod inbox;
 mod invocation;
 mod layered_rules;
+pub mod lenient;
 mod limits;
 mod line_diff;
+mod output_store;
 mod pattern;
 mod pending_approval;
 mod policy;
@@ -98,6 +101,7 @@ mod rule_text;
 mod sanitize;
 mod sensitive;
 mod session;
+mod session_memory;
 mod store;
 mod strict_json;
 mod suggest;
@@ -123,20 +127,22 @@ pub use explain::{AccessExplanation, PolicyExplanation, ProgramChangeVerdict};
 pub use grant::{GRANT_LIFETIME, Grant};
 pub use granted_rules::GrantedRules;
 pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
+pub use id::short_change_id;
 pub use inbox::{ApprovalInbox, InboxError};
 pub use layered_rules::LayeredRules;
 pub use limits::CallLimits;
 pub use line_diff::{DiffHunk, DiffLine, DiffLineChange, DiffPart, DiffRange, FileDiff, LineDiff, UNTERMINATED_NOTE};
+pub use output_store::{KeptOutput, MODEL_TEXT_BYTES, OUTPUT_PREFIX, OutputId, OutputStore};
 pub use pending_approval::SuspendedCall;
 pub use policy::{Policy, PolicyRequest};
 pub use preset::Preset;
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
 pub use principal::{AuthScope, Principal};
 pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
-pub use reply::{ReplyNotes, ReplyValue};
+pub use reply::{MODIFIED_NOTE, ModelText, ReplyImage, ReplyNotes, ReplyValue};
 pub use resource::{
-    CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, PolicyAction, PolicyResource, ResourceAccess, SEARCH_MOUNT,
-    WORKSPACE_MOUNTS,
+    CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, OUTPUT_MOUNT, PolicyAction, PolicyResource, ResourceAccess,
+    SEARCH_MOUNT, WORKSPACE_MOUNTS,
 };
 pub use resume::ResumeRequest;
 pub use rule::PolicyRule;
@@ -148,6 +154,7 @@ pub use sensitive::{
     settings_through_link,
 };
 pub use session::Session;
+pub use session_memory::{SeenContents, SessionMemory};
 pub use store::{
     ApprovalAnswerStatus, ApprovalStore, ArgumentDraft, DENIAL_STREAK_LIFETIME, DenialStreak, DraftOutcome,
     InMemoryApprovalStore, StoreError, SuspendLifetime,

@@ -145,7 +145,7 @@ impl CallLimits {
             denials_in_a_row: 3,
         };
         match dialect {
-            Dialect::Standard => standard,
+            Dialect::Standard | Dialect::Claude | Dialect::Codex | Dialect::Gemini => standard,
             Dialect::Miniclaw => Self {
                 read_bytes: 256 * KIB,
                 write_bytes: MIB,

@@ -152,7 +152,7 @@ mod tests {
     use super::{Decision, Preset};
     use crate::{
         CallLimits, Dialect, Policy, PolicyAction, PolicyRequest, PolicyResource, Principal, ResourceAccess,
-        Sensitivity, Session, SessionTaint, TaintSet, ToolCatalog,
+        Sensitivity, Session, SessionMemory, SessionTaint, TaintSet, ToolCatalog,
     };
 
     fn access(action: PolicyAction, given: &str, resolved: Option<&str>) -> ResourceAccess {
@@ -175,6 +175,7 @@ mod tests {
             limits: CallLimits::for_dialect(Dialect::Standard),
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         }
     }
 

@@ -160,6 +160,11 @@ impl ToolCatalog {
         self.openai_functions().into_iter().map(|function| json!({"type": "function", "function": function})).collect()
     }
 
+    /// Says that the session of these tools is over: what they keep for it, such as background jobs, ends.
+    pub fn end_session(&self, session: &str) {
+        self.tools.iter().for_each(|bound| bound.end_session(session));
+    }
+
     /// Whether tools of other programs are among them, in the words of those.
     pub(crate) fn has_mcp_tools(&self) -> bool {
         self.list().any(|definition| is_mcp_tool(&definition.name))

@@ -16,6 +16,9 @@ use crate::dialect::Dialect;
 use crate::error::{ErrorKind, ToolError};
 use crate::suggest::nearest_name;
 
+/// The text for models about arguments that a person changed.
+pub const MODIFIED_NOTE: &str = "the user edited the arguments before this call ran";
+
 /// Notes of the kernel on a successful call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyNotes {
@@ -27,6 +30,8 @@ pub struct ReplyNotes {
 #[derive(Clone, Default)]
 pub struct ReplyValue {
     fields: Option<Arc<dyn ReplyFields>>,
+    /// A text for models that was rendered with the reply.
+    model_text: Option<Arc<str>>,
     shape: ReplyShape,
     notes: ReplyNotes,
 }
@@ -43,14 +48,65 @@ enum ReplyShape {
     Text,
 }
 
+/// A result with a text of its own for models: `standard` shows it over MCP, and the dialects of model families always.
+pub trait ModelText {
+    /// The text, of at most [`MODEL_TEXT_BYTES`](crate::MODEL_TEXT_BYTES) where it can be continued. The dialect
+    /// decides how advice names arguments and tools, and nothing else.
+    fn model_text(&self, dialect: Dialect) -> String;
+
+    /// The image that the result is, which a frontend shows beside the text if it can.
+    fn image(&self) -> Option<ReplyImage> {
+        None
+    }
+}
+
+/// An image in a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyImage {
+    /// Its media type, such as `image/png`.
+    pub media_type: &'static str,
+    /// The file, as it is.
+    pub bytes: Arc<[u8]>,
+}
+
 /// A type-erased result of a tool.
 trait ReplyFields: Send + Sync {
     fn to_value(&self) -> Value;
+    fn model_text(&self, dialect: Dialect) -> Option<String>;
+    fn image(&self) -> Option<ReplyImage>;
 }
 
-impl<V: Serialize + Send + Sync> ReplyFields for V {
+/// A result that is for programs.
+struct ValueFields<V>(V);
+
+/// A result that is for models too.
+struct ModelFields<V>(V);
+
+impl<V: Serialize + Send + Sync> ReplyFields for ValueFields<V> {
     fn to_value(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_default()
+        serde_json::to_value(&self.0).unwrap_or_default()
+    }
+
+    fn model_text(&self, _: Dialect) -> Option<String> {
+        None
+    }
+
+    fn image(&self) -> Option<ReplyImage> {
+        None
+    }
+}
+
+impl<V: Serialize + ModelText + Send + Sync> ReplyFields for ModelFields<V> {
+    fn to_value(&self) -> Value {
+        serde_json::to_value(&self.0).unwrap_or_default()
+    }
+
+    fn model_text(&self, dialect: Dialect) -> Option<String> {
+        Some(self.0.model_text(dialect))
+    }
+
+    fn image(&self) -> Option<ReplyImage> {
+        self.0.image()
     }
 }
 
@@ -64,13 +120,35 @@ pub(crate) struct RenderedReply {
 impl ReplyValue {
     /// The value of a reply in the standard dialect.
     pub fn new(fields: impl Serialize + Send + Sync + 'static) -> Self {
-        Self { fields: Some(Arc::new(fields)), ..Self::default() }
+        Self { fields: Some(Arc::new(ValueFields(fields))), ..Self::default() }
+    }
+
+    /// The same of a result that has a text for models.
+    pub fn for_models(fields: impl Serialize + ModelText + Send + Sync + 'static) -> Self {
+        Self { fields: Some(Arc::new(ModelFields(fields))), ..Self::default() }
     }
 
     /// The result of the tool, as its output schema has it; null where it has none. In a dialect that replies in text,
     /// the result as the standard dialect has it.
     pub fn to_value(&self) -> Value {
         self.fields.as_ref().map(|fields| fields.to_value()).unwrap_or_default()
+    }
+
+    /// The text of the result for a model, rendered on demand; nothing where the tool has none.
+    pub fn model_text(&self, dialect: Dialect) -> Option<String> {
+        match &self.model_text {
+            Some(text) => Some(text.to_string()),
+            None => self.fields.as_ref()?.model_text(dialect),
+        }
+    }
+
+    pub(crate) fn with_model_text(self, text: String) -> Self {
+        Self { model_text: Some(Arc::from(text)), ..self }
+    }
+
+    /// The image that the result is.
+    pub fn image(&self) -> Option<ReplyImage> {
+        self.fields.as_ref()?.image()
     }
 
     /// The same with notes.
@@ -113,15 +191,33 @@ impl RenderedReply {
         Self { value: ReplyValue::new(value).with_notes(notes), text }
     }
 
+    /// The same with a text for models, which is rendered on demand.
+    pub(crate) fn with_model_value<V: Serialize + ModelText + Send + Sync + 'static>(
+        value: V,
+        notes: ReplyNotes,
+    ) -> Self {
+        let text = to_json(&ValueEnvelope { ok: true, value: &value, modified: notes.modified });
+        Self { value: ReplyValue::for_models(value).with_notes(notes), text }
+    }
+
     /// The reply whose fields stand beside `ok`.
     pub(crate) fn flat<V: Serialize + Send + Sync + 'static>(value: V, notes: ReplyNotes) -> Self {
         let text = to_json(&FlatEnvelope { ok: true, value: &value, modified: notes.modified });
-        Self { value: ReplyValue { fields: Some(Arc::new(value)), shape: ReplyShape::Flat, notes }, text }
+        Self { value: ReplyValue { shape: ReplyShape::Flat, ..ReplyValue::new(value).with_notes(notes) }, text }
     }
 
     /// The reply of a dialect that replies in text.
     pub(crate) fn with_text<V: Serialize + Send + Sync + 'static>(text: String, value: V, notes: ReplyNotes) -> Self {
-        Self { value: ReplyValue { fields: Some(Arc::new(value)), shape: ReplyShape::Text, notes }, text }
+        Self { value: ReplyValue { shape: ReplyShape::Text, ..ReplyValue::new(value).with_notes(notes) }, text }
+    }
+
+    /// The reply of the dialect of a model family.
+    pub(crate) fn for_model<V>(value: V, dialect: Dialect, notes: ReplyNotes) -> Self
+    where
+        V: Serialize + ModelText + Send + Sync + 'static,
+    {
+        let text = value.model_text(dialect);
+        Self { value: ReplyValue { shape: ReplyShape::Text, ..ReplyValue::for_models(value).with_notes(notes) }, text }
     }
 }
 
@@ -129,7 +225,7 @@ impl Dialect {
     /// The name that this dialect has for an error, as programs compare it.
     pub fn error_code(self, error: &ToolError) -> &'static str {
         match self {
-            Self::Standard => standard_code(error.kind),
+            Self::Standard | Self::Claude | Self::Codex | Self::Gemini => standard_code(error.kind),
             Self::Miniclaw => miniclaw_code(error),
             Self::Crewagent => crewagent_code(error.kind),
         }
@@ -139,6 +235,7 @@ impl Dialect {
     pub fn render_error(self, error: &ToolError) -> String {
         match self {
             Self::Standard | Self::Crewagent => to_json(&ErrorEnvelope::new(self, error)),
+            Self::Claude | Self::Codex | Self::Gemini => error.to_model_text().to_owned(),
             // This one is a whole sentence instead of a category and its detail.
             Self::Miniclaw if error.kind == ErrorKind::UnknownTool => error.message.clone(),
             // One line: a second one could be taken for another reply.
@@ -152,7 +249,7 @@ impl Dialect {
     pub(crate) fn error_envelope(self, error: &ToolError) -> Option<Value> {
         match self {
             Self::Standard | Self::Crewagent => serde_json::to_value(ErrorEnvelope::new(self, error)).ok(),
-            Self::Miniclaw => None,
+            Self::Miniclaw | Self::Claude | Self::Codex | Self::Gemini => None,
         }
     }
 
@@ -161,11 +258,13 @@ impl Dialect {
         let name = &name[..name.floor_char_boundary(64)];
         let known: Vec<&str> = offered.collect();
         let message = match self {
-            Self::Standard | Self::Crewagent => match nearest_name(name, known.iter().copied()) {
-                Some(guess) => format!("unknown tool `{name}`; did you mean `{guess}`?"),
-                None => format!("unknown tool `{name}`"),
-            },
             Self::Miniclaw => format!("tool not found: {name}. Available tools: {}", known.join(", ")),
+            Self::Standard | Self::Crewagent | Self::Claude | Self::Codex | Self::Gemini => {
+                match nearest_name(name, known.iter().copied()) {
+                    Some(guess) => format!("unknown tool `{name}`; did you mean `{guess}`?"),
+                    None => format!("unknown tool `{name}`"),
+                }
+            }
         };
         ToolError::new(ErrorKind::UnknownTool, message).detail("available", known)
     }

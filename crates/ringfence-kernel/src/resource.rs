@@ -183,3 +183,6 @@ pub const CODE_MOUNT: &str = "code";
 
 /// The mount that stands for the tools of other programs: its paths are `server/tool`.
 pub const MCP_MOUNT: &str = "mcp";
+
+/// The mount that stands for the kept outputs of the session itself: its paths are their IDs.
+pub const OUTPUT_MOUNT: &str = "output";

@@ -1,11 +1,13 @@
 //! Sessions: one conversation of a principal with the host, in one dialect.
 //!
-//! A session is immutable, but for its taint, which only grows: its holder knows what its calls may do.
+//! A session is immutable, but for its taint, which only grows: its holder knows what its calls may do. Its memory has no
+//! say in that.
 
 use crate::dialect::Dialect;
 use crate::limits::CallLimits;
 use crate::principal::Principal;
 use crate::registry::ToolCatalog;
+use crate::session_memory::SessionMemory;
 use crate::taint::SessionTaint;
 
 /// One conversation of one caller with the host.
@@ -25,10 +27,12 @@ pub struct Session {
     pub catalog: ToolCatalog,
     /// Its taint.
     pub taint: SessionTaint,
+    /// Its memory of earlier calls.
+    pub memory: SessionMemory,
 }
 
 impl Session {
-    /// A session like this of another principal, without taint.
+    /// A session like this of another principal, without taint and memory.
     pub fn for_principal(&self, id: impl Into<String>, principal: Principal) -> Self {
         Self {
             id: id.into(),
@@ -38,6 +42,7 @@ impl Session {
             limits: self.limits.clone(),
             catalog: self.catalog.clone(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         }
     }
 }

@@ -24,8 +24,8 @@ use crate::verdict::ReviewRequirement;
 ///
 /// use ringfence_kernel::{
 ///     CallContext, CallLimits, DenyApprover, Dialect, Host, HostConfig, InMemoryApprovalStore, NullAuditSink, PolicyAction,
-///     PolicyResource, Preset, Preview, Principal, ResourceAccess, Session, SessionTaint, Ticket, Tool, ToolBinding,
-///     ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
+///     PolicyResource, Preset, Preview, Principal, ResourceAccess, Session, SessionMemory, SessionTaint, Ticket, Tool,
+///     ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
 /// };
 /// use schemars::JsonSchema;
 /// use serde::{Deserialize, Serialize};
@@ -94,6 +94,7 @@ use crate::verdict::ReviewRequirement;
 ///     limits: CallLimits::for_dialect(Dialect::Standard),
 ///     catalog,
 ///     taint: SessionTaint::default(),
+///     memory: SessionMemory::default(),
 /// });
 /// let arguments = r#"{"name":"todo"}"#.to_owned();
 /// let call = ToolCall { id: "call-1".to_owned(), name: "read_note".to_owned(), arguments };
@@ -204,6 +205,15 @@ pub trait PhasedTool: Send + Sync + 'static {
     fn abort(&self, _: Self::Prepared, refused: ToolError) -> Result<Self::Outcome, ToolError> {
         Err(refused)
     }
+
+    /// The tool whose rules hold for the changes of a later phase, if that is another one of the session: changes of a
+    /// background job are those of the call that started it.
+    fn acts_as<'a>(&self, _: &'a Self::Prepared) -> Option<&'a str> {
+        None
+    }
+
+    /// A session of this ID is over. What the tool keeps for it ends with it, and no call of it comes any more.
+    fn end_session(&self, _: &str) {}
 }
 
 impl<T: Tool> PhasedTool for T {

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::decode::decode;
-use crate::reply::{RenderedReply, ReplyNotes};
+use crate::reply::{MODIFIED_NOTE, ModelText, RenderedReply, ReplyNotes};
 use crate::{
     CallContext, CallLimits, ChangeGroup, ChangeGroupDecision, Dialect, ErrorKind, FollowUpMode, FollowUpPlan,
     PhasedTool, Preview, ResourceAccess, ReviewRequirement, Ticket, ToolCapabilities, ToolError, ToolPhaseResult,
@@ -28,6 +28,8 @@ pub struct ToolBinding<T: PhasedTool> {
     definition: ToolDefinition,
     decode: fn(&str, u64) -> Result<T::Args, ToolError>,
     render: OutcomeRenderer<T>,
+    /// The text for models of an outcome whose value has none of its own.
+    model_text: Option<fn(&T::Outcome) -> String>,
 }
 
 /// A tool's definition for a model.
@@ -63,6 +65,7 @@ pub struct ExternalToolDefinition {
 enum OutcomeRenderer<T: PhasedTool> {
     Value(fn(T::Outcome, ReplyNotes) -> RenderedReply),
     Text(fn(&T::Outcome) -> String, fn(String, T::Outcome, ReplyNotes) -> RenderedReply),
+    Model(fn(T::Outcome, Dialect, ReplyNotes) -> RenderedReply),
 }
 
 impl<T: PhasedTool> ToolBinding<T> {
@@ -77,6 +80,40 @@ impl<T: PhasedTool> ToolBinding<T> {
             definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
             render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_value(V::from(outcome), notes)),
+            model_text: None,
+        }
+    }
+
+    /// The same for a result that has a text of its own for models, which a frontend may show in place of the value.
+    pub fn standard_with_text<A, V>(name: &'static str) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + ModelText + Serialize + JsonSchema + Send + Sync + 'static,
+    {
+        Self {
+            definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
+            decode: decode_into::<A, T>,
+            render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_model_value(V::from(outcome), notes)),
+            model_text: None,
+        }
+    }
+
+    /// A binding in the dialect of a model family: arguments `A`, and the text of the result `V` as reply. Programs get
+    /// `V` as the value.
+    pub fn model<A, V>(dialect: Dialect, name: &'static str) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + ModelText + Serialize + Send + Sync + 'static,
+    {
+        Self {
+            definition: build_definition::<A, T>(dialect, name, None),
+            decode: decode_into::<A, T>,
+            render: OutcomeRenderer::Model(|outcome, dialect, notes| {
+                RenderedReply::for_model(V::from(outcome), dialect, notes)
+            }),
+            model_text: None,
         }
     }
 
@@ -86,7 +123,7 @@ impl<T: PhasedTool> ToolBinding<T> {
     where
         Map<String, Value>: TryInto<T::Args>,
         ToolError: From<<Map<String, Value> as TryInto<T::Args>>::Error>,
-        V: From<T::Outcome> + Serialize + JsonSchema + Send + Sync + 'static,
+        V: From<T::Outcome> + ModelText + Serialize + JsonSchema + Send + Sync + 'static,
     {
         let ExternalToolDefinition { name, description, parameters } = declared;
         let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
@@ -102,7 +139,8 @@ impl<T: PhasedTool> ToolBinding<T> {
                 is_available: true,
             },
             decode: decode_into::<Map<String, Value>, T>,
-            render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_value(V::from(outcome), notes)),
+            render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_model_value(V::from(outcome), notes)),
+            model_text: None,
         }
     }
 
@@ -117,6 +155,7 @@ impl<T: PhasedTool> ToolBinding<T> {
             definition: build_definition::<A, T>(Dialect::Crewagent, name, Some(output_schema::<V>())),
             decode: decode_into::<A, T>,
             render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::flat(V::from(outcome), notes)),
+            model_text: None,
         }
     }
 
@@ -128,12 +167,23 @@ impl<T: PhasedTool> ToolBinding<T> {
         ToolError: From<A::Error>,
         V: From<T::Outcome> + Serialize + Send + Sync + 'static,
     {
+        Self::text::<A, V>(Dialect::Miniclaw, name, render)
+    }
+
+    /// A binding in a dialect that replies in text: arguments `A`. Programs get the value `V` of the standard dialect.
+    pub fn text<A, V>(dialect: Dialect, name: &'static str, render: fn(&T::Outcome) -> String) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
+        ToolError: From<A::Error>,
+        V: From<T::Outcome> + Serialize + Send + Sync + 'static,
+    {
         Self {
-            definition: build_definition::<A, T>(Dialect::Miniclaw, name, None),
+            definition: build_definition::<A, T>(dialect, name, None),
             decode: decode_into::<A, T>,
             render: OutcomeRenderer::Text(render, |text, outcome, notes| {
                 RenderedReply::with_text(text, V::from(outcome), notes)
             }),
+            model_text: None,
         }
     }
 }
@@ -146,15 +196,34 @@ impl<T: PhasedTool> ToolBinding<T> {
         self
     }
 
+    /// The same binding with a text for models, from the outcome itself: `standard` shows it over MCP in place of the value.
+    #[must_use]
+    pub fn with_model_text(mut self, render: fn(&T::Outcome) -> String) -> Self {
+        self.model_text = Some(render);
+        self
+    }
+
     pub(crate) fn name(&self) -> Cow<'static, str> {
         self.definition.name.clone()
     }
 
     fn render(&self, outcome: T::Outcome, notes: ReplyNotes) -> RenderedReply {
-        match self.render {
+        let dialect = self.definition.dialect;
+        let own_text = self.model_text.map(|render| render(&outcome));
+        let mut reply = match self.render {
             OutcomeRenderer::Value(render) => render(outcome, notes),
             OutcomeRenderer::Text(text, render) => render(text(&outcome), outcome, notes),
+            OutcomeRenderer::Model(render) => render(outcome, dialect, notes),
+        };
+        if let Some(text) = own_text {
+            reply.value = reply.value.with_model_text(text);
         }
+        if dialect.is_model_family() && notes.modified {
+            reply.text.push_str("\n[");
+            reply.text.push_str(MODIFIED_NOTE);
+            reply.text.push(']');
+        }
+        reply
     }
 }
 
@@ -166,6 +235,7 @@ pub(crate) trait ErasedTool: Send + Sync {
     fn supports_non_blocking(&self) -> bool;
     fn stops_gracefully(&self) -> bool;
     fn time_limit(&self, limits: &CallLimits) -> Duration;
+    fn end_session(&self, session: &str);
     fn plan(
         &self,
         arguments: &str,
@@ -178,6 +248,7 @@ pub(crate) trait ErasedPlan: Send {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError>;
     fn required_review(&self) -> Option<ReviewRequirement>;
     fn follow_up(&self) -> FollowUpMode;
+    fn acts_as(&self) -> Option<&str>;
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<PlanRunOutcome, ToolError>;
     fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision>;
     fn abort(self: Box<Self>, refused: ToolError, notes: ReplyNotes) -> Result<RenderedReply, ToolError>;
@@ -231,6 +302,10 @@ impl<T: PhasedTool> ErasedTool for DialectTool<T> {
         T::time_limit(limits)
     }
 
+    fn end_session(&self, session: &str) {
+        self.tool.end_session(session);
+    }
+
     fn plan(
         &self,
         arguments: &str,
@@ -261,6 +336,10 @@ impl<T: PhasedTool> ErasedPlan for DialectToolPlan<T> {
 
     fn follow_up(&self) -> FollowUpMode {
         self.tool.follow_up(&self.prepared)
+    }
+
+    fn acts_as(&self) -> Option<&str> {
+        self.tool.acts_as(&self.prepared)
     }
 
     fn run(self: Box<Self>, ticket: &Ticket<'_>, notes: ReplyNotes) -> Result<PlanRunOutcome, ToolError> {
@@ -298,7 +377,7 @@ fn check_actions<T: PhasedTool>(accesses: &[ResourceAccess]) -> Result<(), ToolE
 fn decode_into<A, T>(arguments: &str, limit: u64) -> Result<T::Args, ToolError>
 where
     T: PhasedTool,
-    A: DeserializeOwned + TryInto<T::Args>,
+    A: DeserializeOwned + JsonSchema + TryInto<T::Args>,
     ToolError: From<A::Error>,
 {
     Ok(decode::<A>(arguments, limit)?.try_into()?)

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_kernel::{ExposedDir, WorkspaceView};
 use ringfence_sandbox::{
-    Isolation, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, Sandbox, SandboxSettings,
+    Isolation, JailJob, JailLimits, JailScript, OutputCapture, OutputStream, ProgramObserver, Sandbox, SandboxSettings,
     run_helper_if_requested,
 };
 use rustix::fs::{Mode, OFlags, open};
@@ -252,6 +252,9 @@ fn ringfence_jail(name: &'static str, pool: u32, workspace: &Path) -> BenchSandb
             toolchains: &[],
             egress: None,
             stdin: None,
+            output: OutputCapture::Separate,
+            directory_report: None,
+            network: None,
         };
         let ended = sandbox.run(&job, &NullObserver).expect("a run");
         assert_eq!(ended.exit_code, 0, "{}", ended.stderr.text());

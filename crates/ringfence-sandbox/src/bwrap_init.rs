@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, PidfdFlags, getpid, pidfd_open, set_dumpable_behavior};
 
 use crate::bwrap::{JailBackend, mount_path};
-use crate::init::{LimitMonitor, kill_and_reap_all, open_egress, reap, stdin_of, wait_for_start};
+use crate::init::{LimitMonitor, kill_and_reap_all, more_streams, open_egress, reap, wait_for_start};
 use crate::lockdown::{self, drop_capabilities};
 use crate::memory_monitor::ProcessSource;
 use crate::protocol::{RunMount, RunSpec, SetupError, SetupStep, SpawnerReply};
@@ -44,7 +44,12 @@ fn run_bwrap_init() -> ! {
     let given: Vec<OwnedFd> = [reply, text]
         .into_iter()
         .chain(
-            (3..5 + spec.mounts.len() + usize::from(spec.has_stdin) + usize::from(spec.egress)).map(sys::inherited_fd),
+            (3..5
+                + spec.mounts.len()
+                + usize::from(spec.has_stdin)
+                + usize::from(spec.reports_directory)
+                + usize::from(spec.egress))
+                .map(sys::inherited_fd),
         )
         .collect();
     let Ok(()) = sys::keep_only(&sys::borrowed(&given)) else { sys::exit() };
@@ -102,7 +107,7 @@ impl PreparedProgram {
         // Open until this process ends, and the way with it.
         let _way = if spec.egress { open_egress(run.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &run[..] else { return Err(SetupStep::Order.failed()(Errno::BADMSG)) };
-        let streams = [text, output, errors].into_iter().chain(stdin_of(spec, shown));
+        let streams = [text, output, errors].into_iter().chain(more_streams(spec, shown));
         // If it is gone, it reported why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.

@@ -141,7 +141,8 @@ impl<'a> BwrapLauncher<'a> {
         }
         let Some(reply) = descriptors.next() else { return };
         match request {
-            Ok(SpawnerRequest::Create { name, identity }) => {
+            // `bwrap` shares no network.
+            Ok(SpawnerRequest::Create { name, identity, network: _ }) => {
                 self.pending.insert(name, PendingLaunch { identity, reply, procs_files: descriptors.collect() });
             }
             Ok(SpawnerRequest::Ping) => reply_ready(&reply),

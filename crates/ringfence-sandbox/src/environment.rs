@@ -16,7 +16,8 @@ use crate::toolchains::Toolchain;
 /// Inside the jail; made with the mount of `/tmp`.
 pub(crate) const HOME: &str = "/tmp/home";
 
-const SYSTEM_PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+pub(crate) const SYSTEM_PATH: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 const BASE_VARIABLES: [(&str, &str); 18] = [
     // Reading a repository does not write to it, and git does not repack it by itself.

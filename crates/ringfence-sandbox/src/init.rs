@@ -17,7 +17,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::bwrap::JailBackend;
 use crate::environment::PROXY_PORT;
-use crate::jail::{self, JailRoot};
+use crate::jail::{self, JailNetwork, JailRoot};
 use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, drop_capabilities};
 use crate::memory_monitor::{MemoryMonitor, ProcessSource};
@@ -30,7 +30,13 @@ use crate::sys::{self, ForkResult};
 const MAX_LISTENERS: usize = 63;
 
 /// Runs the init process. The run spec comes from `socket`, the result goes to the host over `reply`.
-pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters) -> ! {
+pub(crate) fn run_init(
+    socket: &OwnedFd,
+    reply: &OwnedFd,
+    cgroup_fds: &[OwnedFd],
+    filter: &SeccompFilters,
+    network: JailNetwork,
+) -> ! {
     // Descriptors of the spawner are closed here.
     let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(cgroup_fds).map(AsFd::as_fd).collect();
     let Ok(()) = sys::keep_only(&kept) else { sys::exit() };
@@ -39,7 +45,7 @@ pub(crate) fn run_init(socket: &OwnedFd, reply: &OwnedFd, cgroup_fds: &[OwnedFd]
     // Where the machine is short of memory, it is to end what runs in a jail before anything else. A process may always say
     // that of itself and of what it starts; there is no `/proc` here where a container refuses one.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let ready = jail::build_root().and_then(|furnished| PreparedJail::new(furnished, cgroup_fds, filter));
+    let ready = jail::build_root(network).and_then(|furnished| PreparedJail::new(furnished, cgroup_fds, filter));
 
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     let Ok((bytes, descriptors)) = sys::receive(socket.as_fd(), &mut buffer) else { sys::exit() };
@@ -90,7 +96,7 @@ impl PreparedJail {
         let _way = if spec.egress { open_egress(descriptors.pop())? } else { None };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         run_mounts::mount_workspace(&spec, shown, &self.overlay, &self.root.hidden_root)?;
-        let streams = [text, output, errors].into_iter().chain(stdin_of(&spec, shown));
+        let streams = [text, output, errors].into_iter().chain(more_streams(&spec, shown));
         // If it is gone, it reported why.
         let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
@@ -138,9 +144,10 @@ fn loopback_addresses(socket: &OwnedFd) -> Vec<SocketAddr> {
     addresses.filter(|address| address.ip().is_loopback()).take(MAX_LISTENERS).collect()
 }
 
-/// Its standard input, behind what is shown to it.
-pub(crate) fn stdin_of<'a>(spec: &RunSpec, shown: &'a [OwnedFd]) -> Option<&'a OwnedFd> {
-    shown.get(spec.mounts.len()).filter(|_| spec.has_stdin)
+/// Its standard input and its report of the final directory, behind what is shown to it.
+pub(crate) fn more_streams<'a>(spec: &RunSpec, shown: &'a [OwnedFd]) -> &'a [OwnedFd] {
+    let count = usize::from(spec.has_stdin) + usize::from(spec.reports_directory);
+    shown.get(spec.mounts.len()..spec.mounts.len() + count).unwrap_or_default()
 }
 
 /// Waits until the program runs, behind every isolation. Returns the descriptors that came with the message: the

@@ -36,15 +36,16 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// Path of `/proc` that programs may read but not write.
 const READ_ONLY_PROC_PATH: &str = "sys";
 
-/// Bounds that a jail has by settings of its own namespaces. A TCP connection may buffer this much (least, initial and
-/// most), and each instance of inotify keeps thousands of events.
-const NAMESPACE_SYSCTLS: [(&str, &str); 4] = [
+/// Bounds that a jail has by settings of its own user namespace. Each instance of inotify keeps thousands of events.
+const USER_SYSCTLS: [(&str, &str); 2] = [
     // The filter refuses them anyway; this also holds where a program finds a way around it.
     ("user/max_user_namespaces", "0"),
     ("user/max_inotify_instances", "32"),
-    ("net/ipv4/tcp_rmem", "4096 131072 262144"),
-    ("net/ipv4/tcp_wmem", "4096 16384 131072"),
 ];
+
+/// Those of a network: a TCP connection may buffer this much (least, initial and most).
+const NETWORK_SYSCTLS: [(&str, &str); 2] =
+    [("net/ipv4/tcp_rmem", "4096 131072 262144"), ("net/ipv4/tcp_wmem", "4096 16384 131072")];
 
 /// User and group of the program inside the jail.
 const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
@@ -56,9 +57,21 @@ pub(crate) struct IdMapping {
     pub(crate) outside: JailUser,
 }
 
+/// The network of a jail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JailNetwork {
+    Own,
+    /// That of the spawner at the time, which other jails are in too.
+    Shared,
+}
+
 /// A first process in the namespaces of a new jail, whose program is this user to the host.
-pub(crate) fn clone_init(identity: JailUser) -> Result<ForkResult, SetupError> {
-    clone_with_id_map(NAMESPACES, IdMapping { inside: INSIDE_USER, outside: identity })
+pub(crate) fn clone_init(identity: JailUser, network: JailNetwork) -> Result<ForkResult, SetupError> {
+    let namespaces = match network {
+        JailNetwork::Own => NAMESPACES,
+        JailNetwork::Shared => NAMESPACES & !libc::CLONE_NEWNET,
+    };
+    clone_with_id_map(namespaces, IdMapping { inside: INSIDE_USER, outside: identity })
 }
 
 /// Clones a process into namespaces of its own, with its user mapped when this returns there. The new process is still
@@ -120,7 +133,7 @@ pub(crate) struct JailRoot {
 }
 
 /// In the first process of a new jail: becomes its user, and builds its root.
-pub(crate) fn build_root() -> Result<JailRoot, SetupError> {
+pub(crate) fn build_root(network: JailNetwork) -> Result<JailRoot, SetupError> {
     let (uid, gid) = (Uid::from_raw(etc::UID), Gid::from_raw(etc::GID));
     set_thread_res_gid(gid, gid, gid).map_err(SetupStep::Users.failed())?;
     set_thread_res_uid(uid, uid, uid).map_err(SetupStep::Users.failed())?;
@@ -128,7 +141,9 @@ pub(crate) fn build_root() -> Result<JailRoot, SetupError> {
     sys::die_with_parent().map_err(SetupStep::Hold.failed())?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
 
-    sys::bring_up_loopback().map_err(SetupStep::Loopback.failed())?;
+    if network == JailNetwork::Own {
+        sys::bring_up_loopback().map_err(SetupStep::Loopback.failed())?;
+    }
     rustix::system::sethostname(etc::HOSTNAME.as_bytes()).map_err(SetupStep::Root.failed())?;
     mount_root().map_err(SetupStep::Root.failed())
 }
@@ -155,15 +170,25 @@ fn mount_root() -> Result<JailRoot, Errno> {
         Err(Errno::PERM | Errno::ACCESS | Errno::NODEV) => {}
         Err(other) => return Err(other),
     }
-    for (name, value) in NAMESPACE_SYSCTLS {
-        let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
-    }
+    set_sysctls(&USER_SYSCTLS);
+    set_network_sysctls();
     let proc = mount_proc(&root)?;
     let above = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     pivot_into(&hidden_root)?;
     fchdir(&root)?;
     chroot(".")?;
     Ok(JailRoot { has_proc: proc, spawner_proc: above, hidden_root })
+}
+
+/// Of the network that this process is in, if it may.
+pub(crate) fn set_network_sysctls() {
+    set_sysctls(&NETWORK_SYSCTLS);
+}
+
+fn set_sysctls(all: &[(&str, &str)]) {
+    for (name, value) in all {
+        let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
+    }
 }
 
 /// A `/proc` of the jail's own processes. Some containers refuse one; then it is empty.

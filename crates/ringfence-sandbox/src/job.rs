@@ -36,6 +36,24 @@ pub struct JailJob<'a> {
     /// Standard input of an interactive program; `None` for an empty one. Its total output has no limit, because the
     /// reader at the other end bounds it.
     pub stdin: Option<&'a OwnedFd>,
+    /// Capture of its output.
+    pub output: OutputCapture,
+    /// Descriptor 9 of the program, for a shell that reports its final directory.
+    pub directory_report: Option<&'a OwnedFd>,
+    /// A network that it shares with other programs of the same name for it; `None` for one of its own.
+    pub network: Option<u64>,
+}
+
+/// Capture of a program's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputCapture {
+    /// Both streams, each by itself.
+    #[default]
+    Separate,
+    /// Both streams as one, in the order of writing, as standard output.
+    Merged,
+    /// As `Merged`, of a program that may print any amount: the observer bounds it.
+    Streamed,
 }
 
 /// A file that the program finds at `/run/ringfence/<name>`.

@@ -4,12 +4,16 @@
 
 use std::process::ExitCode;
 
+mod background_job;
 mod bwrap;
 mod bwrap_init;
 mod bwrap_launcher;
 mod cargo_home;
 mod cgroup;
 mod cgroup_paths;
+mod command_args;
+mod command_session;
+mod command_text;
 mod diagnose;
 mod environment;
 mod etc;
@@ -18,6 +22,7 @@ mod isolation;
 mod isolation_status;
 mod jail;
 mod job;
+mod job_tool;
 mod landlock_rules;
 mod limits;
 mod lock_budget;
@@ -25,14 +30,17 @@ mod lockdown;
 mod memory_monitor;
 mod mounts;
 mod output;
+mod program_runner;
 mod protocol;
 mod report;
 mod run;
 mod run_code;
 mod run_mounts;
+mod run_request;
 mod sandbox;
 mod seccomp;
 mod seccomp_rules;
+mod shell;
 mod spawner;
 mod spawner_handle;
 mod sys;
@@ -40,13 +48,14 @@ mod toolchain_secrets;
 mod toolchains;
 
 pub use bwrap::{JailFallback, needs_bwrap_fallback};
+pub use command_session::{CommandSessions, JobStatus};
 pub use diagnose::{
     SandboxDenial, SandboxDenialKind, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial,
 };
 pub use environment::RunEnvironmentError;
 pub use isolation::probe;
 pub use isolation_status::{Isolation, IsolationStatus};
-pub use job::{ExitReason, JailError, JailJob, JailScript, OutputStream, ProgramObserver, RunResult};
+pub use job::{ExitReason, JailError, JailJob, JailScript, OutputCapture, OutputStream, ProgramObserver, RunResult};
 pub use limits::JailLimits;
 pub use output::{CapturedOutput, HeadTailBuffer};
 pub use run_code::{RunCodeSetup, register};

@@ -8,12 +8,12 @@
 
 use std::convert::Infallible;
 use std::ffi::CString;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{chdir, setrlimit, setsid, umask};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags, capabilities, clear_ambient_capability_set,
@@ -34,6 +34,9 @@ use crate::sys;
 
 /// Writable paths, besides the workspace, which is not mounted yet at this time.
 const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
+
+/// Descriptor on which a shell reports its final directory: the last that every shell can name.
+pub(crate) const DIRECTORY_REPORT: RawFd = 9;
 
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
 pub(crate) fn run_child(socket: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters, backend: JailBackend) -> ! {
@@ -105,15 +108,21 @@ fn receive_and_exec(
     let failed = || SetupStep::Order.failed::<Errno>();
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     let (_, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(failed())?;
-    let [text, output, errors, input @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
+    let [text, output, errors, more @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG).into()) };
     let spec = RunSpec::read(text).map_err(failed())?;
     sys::dup_onto(output.as_fd(), 1).map_err(failed())?;
     sys::dup_onto(errors.as_fd(), 2).map_err(failed())?;
-    if let [input] = input {
+    if let Some(input) = more.first().filter(|_| spec.has_stdin) {
         sys::dup_onto(input.as_fd(), 0).map_err(failed())?;
     }
+    let report = descriptors.last().filter(|_| spec.reports_directory);
+    // Above the number that it gets, which one of these may have now.
+    let report = report.map(|report| fcntl_dupfd_cloexec(report, DIRECTORY_REPORT + 1)).transpose().map_err(failed())?;
     // From here on there is nothing open but the streams, and the socket that closes with the change of programs.
     drop(descriptors);
+    if let Some(report) = report {
+        sys::dup_onto(report.as_fd(), DIRECTORY_REPORT).map_err(failed())?;
+    }
     let rules = match backend {
         JailBackend::Native => rules.allow_writes(&[Path::new(WORKSPACE)]).map_err(landlock_setup_error)?,
         JailBackend::Bwrap => rules,

@@ -26,15 +26,20 @@ pub struct CapturedOutput {
 impl CapturedOutput {
     /// As text. Bytes that are not UTF-8 are escaped one by one.
     pub fn text(&self) -> String {
-        let mut text = String::with_capacity(self.bytes.len());
-        for chunk in self.bytes.utf8_chunks() {
-            text.push_str(chunk.valid());
-            for byte in chunk.invalid() {
-                let _ = write!(text, "\\x{byte:02x}");
-            }
-        }
-        text
+        escape_invalid(&self.bytes)
     }
+}
+
+/// Text, with bytes that are not UTF-8 escaped one by one.
+pub(crate) fn escape_invalid(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
 }
 
 /// Takes a stream in and keeps its head and its tail.
@@ -90,7 +95,7 @@ impl HeadTailBuffer {
 }
 
 /// Number of bytes at the end that begin an incomplete character.
-fn trailing_partial_char(bytes: &[u8]) -> usize {
+pub(crate) fn trailing_partial_char(bytes: &[u8]) -> usize {
     let last = &bytes[bytes.len().saturating_sub(MAX_PARTIAL_CHAR)..];
     match last.utf8_chunks().last() {
         // An error at the very end is a character cut short if more bytes could make it whole.

@@ -57,11 +57,14 @@ pub(crate) enum SpawnerRequest {
     /// file. The first request is one.
     SetImage,
     /// A jail to be made, under a name for `Run`. With: where it and we reply, and files to enter cgroups by.
-    Create { name: u64, identity: JailUser },
+    /// In a shared network, where it names one; else its network is its own.
+    Create { name: u64, identity: JailUser, network: Option<u64> },
     /// With: the order, and the order's own descriptors.
     Run { name: u64 },
     /// Discards a jail that will not be used.
     Discard { name: u64 },
+    /// Forgets a shared network. It lasts as long as a jail is in it.
+    CloseNetwork { network: u64 },
     /// Checks that the spawner is alive. With: the reply socket.
     Ping,
     /// A user namespace that maps these to the jail's. With: where to reply.
@@ -133,6 +136,7 @@ steps! {
     Users = "map its user",
     Root = "build its root",
     Loopback = "bring its loopback up",
+    Network = "enter the network of the session",
     Hold = "drop its privileges",
     Order = "read its run spec",
     Find = "find a directory of the workspace view",
@@ -195,7 +199,8 @@ impl From<SetupError> for JailError {
 }
 
 /// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
-/// each of `shown`, standard input if it has one, and that of the way out if there is one.
+/// each of `shown`, standard input if it has one, that for the final directory if it reports one, and that of the way out
+/// if there is one.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunSpec {
     pub(crate) argv: Vec<OsString>,
@@ -208,6 +213,8 @@ pub(crate) struct RunSpec {
     /// Whether a cgroup keeps the memory.
     pub(crate) memory_by_cgroup: bool,
     pub(crate) has_stdin: bool,
+    /// Whether the program has a descriptor to report its final directory on.
+    pub(crate) reports_directory: bool,
     /// Whether there is a way out; its socket is the last descriptor.
     pub(crate) egress: bool,
     /// Cargo's home on the host, of which the run gets one to write to. Empty, if it does not.
@@ -384,7 +391,9 @@ mod tests {
         let user = JailUser { uid: u32::MAX, gid: u32::MAX };
         let requests = [
             SpawnerRequest::SetImage,
-            SpawnerRequest::Create { name: u64::MAX, identity: user },
+            SpawnerRequest::Create { name: u64::MAX, identity: user, network: None },
+            SpawnerRequest::Create { name: u64::MAX, identity: user, network: Some(u64::MAX) },
+            SpawnerRequest::CloseNetwork { network: u64::MAX },
             SpawnerRequest::Run { name: u64::MAX },
             SpawnerRequest::Discard { name: 0 },
             SpawnerRequest::Ping,

@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
-use ringfence_kernel::{ChangeGroupDecision, ChangeKind, ChangedPath, ErrorKind, ToolError};
+use ringfence_kernel::{
+    CallContext, ChangeGroupDecision, ChangeKind, ChangedPath, Dialect, ErrorKind, ModelText, ToolError,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::command_text::{self, CommandText};
 use crate::diagnose::{SandboxDenial, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial};
 use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, RunResult};
@@ -17,16 +20,41 @@ use crate::limits::JailLimits;
 /// Most paths that an error lists of those that were kept, and of those that were not, with a reason each.
 const MAX_PATHS_IN_ERROR: usize = 100;
 
-/// The report about a program that ended by itself.
+/// The outcome of a call that ran a program, or looked at one.
+#[derive(Debug)]
+pub(crate) enum RunOutcome {
+    Ended(Box<RunCodeReport>),
+    Running(RunningJob),
+}
+
+/// A background job that goes on.
+#[derive(Debug, Default)]
+pub(crate) struct RunningJob {
+    pub(crate) id: u64,
+    /// Output since the last look.
+    pub(crate) output: String,
+    /// Bytes before that which were dropped.
+    pub(crate) lost: u64,
+    pub(crate) duration: Duration,
+    /// The call started it.
+    pub(crate) is_start: bool,
+    /// It is the session's first.
+    pub(crate) is_first: bool,
+    /// The caller wants its changes even though it was stopped.
+    pub(crate) keep_when_stopped: bool,
+    /// The output for a model, which is bounded.
+    pub(crate) printed: String,
+}
+
+/// The report about a program that ended by itself, or a job that was stopped.
 #[derive(Debug)]
 pub(crate) struct RunCodeReport {
-    summary: RunSummary,
-    exit_code: i32,
+    pub(crate) summary: RunSummary,
     /// Every path that it changed.
     pub(crate) changes: Vec<ChangedPath>,
     /// Most paths that are listed.
     pub(crate) max_listed: usize,
-    committed: KeptChangesExtent,
+    pub(crate) committed: KeptChangesExtent,
     /// The caller wanted them dropped.
     pub(crate) discarded: bool,
     pub(crate) change: Option<String>,
@@ -34,7 +62,7 @@ pub(crate) struct RunCodeReport {
 
 /// The part of a program's changes that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeptChangesExtent {
+pub(crate) enum KeptChangesExtent {
     All,
     Some,
     None,
@@ -53,14 +81,32 @@ impl KeptChangesExtent {
 /// The part of a report that every ending has.
 #[derive(Debug)]
 pub(crate) struct RunSummary {
-    stdout: String,
+    pub(crate) stdout: String,
     stderr: String,
     truncated: bool,
-    duration: Duration,
-    signal: Option<i32>,
-    exit_reason: ExitReason,
+    pub(crate) exit_code: i32,
+    pub(crate) duration: Duration,
+    pub(crate) signal: Option<i32>,
+    pub(crate) exit_reason: ExitReason,
     isolation: Vec<String>,
     pub(crate) denied: Option<SandboxDenial>,
+    /// Both streams for a model, bounded.
+    pub(crate) printed: String,
+    /// Where a command ended, if that is kept.
+    pub(crate) directory: Option<CommandDirectory>,
+    /// The background job that it was.
+    pub(crate) job: Option<u64>,
+    /// Bytes of a job's output that were dropped before this part.
+    pub(crate) lost: u64,
+}
+
+/// The directory of a session's commands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CommandDirectory {
+    /// Where the next command starts; empty for the workspace.
+    pub(crate) now: String,
+    /// Where this one was to start, if that is gone.
+    pub(crate) gone: Option<String>,
 }
 
 impl RunSummary {
@@ -71,8 +117,15 @@ impl RunSummary {
             true => Some(process_limit_denial(limits.processes, writable)),
             false => diagnose_stderr(&stderr, writable),
         };
+        let stdout = ended.stdout.text();
+        let denied = denied.or_else(|| diagnose_stderr(&stdout, writable).filter(|_| stderr.is_empty()));
         Self {
-            stdout: ended.stdout.text(),
+            stdout,
+            exit_code: ended.exit_code,
+            printed: String::new(),
+            directory: None,
+            job: None,
+            lost: 0,
             denied: denied.filter(|_| ended.exit_code != 0),
             stderr,
             truncated: ended.stdout.truncated || ended.stderr.truncated,
@@ -83,8 +136,27 @@ impl RunSummary {
         }
     }
 
-    /// Puts it into the details of an error.
+    /// The same with the part of the output that was not looked at before.
+    pub(crate) fn with_output(self, output: String, lost: u64) -> Self {
+        Self { stdout: output, stderr: String::new(), truncated: lost > 0, lost, ..self }
+    }
+
+    /// The same with the output for a model, in this number of bytes. The whole of a longer one is kept for the session.
+    pub(crate) fn with_printed(self, max_output: usize, cx: &CallContext<'_>) -> Self {
+        let both = match (self.stdout.as_str(), self.stderr.as_str()) {
+            (stdout, "") => stdout.to_owned(),
+            (stdout, stderr) => {
+                let gap = if stdout.is_empty() || stdout.ends_with('\n') { "" } else { "\n" };
+                format!("{stdout}{gap}[stderr]\n{stderr}")
+            }
+        };
+        Self { printed: command_text::bound_output(both, max_output, cx), ..self }
+    }
+
+    /// Puts it into the details of an error, and behind the message in its text for models.
     pub(crate) fn attach_to(self, error: ToolError) -> ToolError {
+        let text = format!("{}\n{}", error.message, command_text::failed_text(&self));
+        let error = error.with_model_text(text.trim_end().to_owned());
         let mut error = error
             .detail("stdout", self.stdout)
             .detail("stderr", self.stderr)
@@ -115,7 +187,7 @@ impl RunCodeReport {
         mut decided: Vec<ChangeGroupDecision>,
         refused: ToolError,
     ) -> Result<Self, ToolError> {
-        let exit_code = self.exit_code;
+        let exit_code = self.summary.exit_code;
         if let Some(committed) = refused.details.get("committed").cloned() {
             // A commit that may not survive a power cut counts as made.
             let committed = if committed == true { Value::from(KeptChangesExtent::All.name()) } else { committed };
@@ -153,6 +225,8 @@ impl RunCodeReport {
             count => format!("{count} other changes were kept"),
         };
         let message = format!("not kept: {}: {}; {others}", list_paths(&not_kept), first.message);
+        let program = command_text::partly_kept_text(&self.summary, self.change.as_deref(), &kept);
+        let text = format!("{message}\n{program}");
         let most = self.max_listed.min(MAX_PATHS_IN_ERROR);
         let named = |changes: Vec<ChangedPath>| -> Vec<Value> {
             let value = |change: ChangedPath| {
@@ -166,10 +240,12 @@ impl RunCodeReport {
             changes.into_iter().take(most).map(value).collect()
         };
         let (total_kept, total_not_kept) = (kept.len(), not_kept.len());
+        let exit_code = self.summary.exit_code;
         let mut error = self
             .summary
             .attach_to(ToolError::new(first.kind, message))
-            .detail("exitCode", self.exit_code)
+            .with_model_text(text)
+            .detail("exitCode", exit_code)
             .detail("committed", committed.name())
             .detail("kept", named(kept))
             .detail("notKept", named(not_kept))
@@ -193,10 +269,9 @@ fn list_paths(changes: &[ChangedPath]) -> String {
 }
 
 impl RunCodeReport {
-    pub(crate) fn new(summary: RunSummary, exit_code: i32) -> Self {
+    pub(crate) fn new(summary: RunSummary) -> Self {
         Self {
             summary,
-            exit_code,
             changes: Vec::new(),
             max_listed: 0,
             committed: KeptChangesExtent::None,
@@ -212,13 +287,14 @@ impl RunCodeReport {
 pub(crate) struct RunCodeReply {
     stdout: String,
     stderr: String,
-    /// 128 plus the signal number if a signal terminated it.
-    exit_code: i32,
+    /// 128 plus the signal number if a signal terminated it. Absent while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
     /// Run time in milliseconds.
     duration: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    /// `exit` or `signal`.
+    /// `exit` or `signal`; `running` or `cancelled` for a background job.
     ended_by: &'static str,
     /// True when the middle of an output was omitted.
     truncated: bool,
@@ -237,9 +313,20 @@ pub(crate) struct RunCodeReply {
     /// What the sandbox denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     denied: Option<RunCodeDenial>,
+    /// Number of the background job. `stdout` has its output since the last look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<u64>,
     /// The isolation mechanisms that were active.
     #[serde(rename = "walls")]
     isolation: Vec<String>,
+    #[serde(skip)]
+    text: CommandText,
+}
+
+impl ModelText for RunCodeReply {
+    fn model_text(&self, dialect: Dialect) -> String {
+        self.text.render(dialect)
+    }
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -261,26 +348,60 @@ struct RunCodeDenial {
     writable: Vec<&'static str>,
 }
 
+impl From<RunOutcome> for RunCodeReply {
+    fn from(outcome: RunOutcome) -> Self {
+        match outcome {
+            RunOutcome::Ended(report) => (*report).into(),
+            RunOutcome::Running(job) => job.into(),
+        }
+    }
+}
+
+impl From<RunningJob> for RunCodeReply {
+    fn from(job: RunningJob) -> Self {
+        Self {
+            text: CommandText::running(&job),
+            stdout: job.output,
+            stderr: String::new(),
+            exit_code: None,
+            duration: millis(job.duration),
+            signal: None,
+            ended_by: "running",
+            truncated: job.lost > 0,
+            committed: KeptChangesExtent::None.name(),
+            changes: Vec::new(),
+            total_changes: 0,
+            change: None,
+            discarded: false,
+            denied: None,
+            job: Some(job.id),
+            isolation: Vec::new(),
+        }
+    }
+}
+
 impl From<RunCodeReport> for RunCodeReply {
     fn from(report: RunCodeReport) -> Self {
-        let RunSummary { stdout, stderr, truncated, duration, signal, exit_reason: ended_by, isolation, denied } =
-            report.summary;
+        let text = CommandText::ended(&report);
+        let summary = report.summary;
+        let denial = |SandboxDenial { message, writable, .. }| RunCodeDenial { message, writable: writable.to_vec() };
         Self {
-            stdout,
-            stderr,
-            exit_code: report.exit_code,
-            duration: millis(duration),
-            signal,
-            ended_by: ended_by.name(),
-            truncated,
+            stdout: summary.stdout,
+            stderr: summary.stderr,
+            exit_code: Some(summary.exit_code),
+            duration: millis(summary.duration),
+            signal: summary.signal,
+            ended_by: summary.exit_reason.name(),
+            truncated: summary.truncated,
             committed: report.committed.name(),
             total_changes: report.changes.len(),
             changes: report.changes.into_iter().take(report.max_listed).map(RunCodeChange::from).collect(),
             change: report.change,
             discarded: report.discarded,
-            denied: denied
-                .map(|SandboxDenial { message, writable, .. }| RunCodeDenial { message, writable: writable.to_vec() }),
-            isolation,
+            denied: summary.denied.map(denial),
+            job: summary.job,
+            isolation: summary.isolation,
+            text,
         }
     }
 }

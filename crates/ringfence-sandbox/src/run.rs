@@ -16,7 +16,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use crate::bwrap::JailBackend;
 use crate::cgroup::RunCgroup;
 use crate::isolation_status::Isolation;
-use crate::job::{ExitReason, JailError, JailJob, OutputStream, ProgramObserver, RunResult};
+use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::output::HeadTailBuffer;
 use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
 use crate::spawner_handle::JailLease;
@@ -87,11 +87,13 @@ impl<'a> ProgramRun<'a> {
         job: &'a JailJob<'a>,
         watch: &'a dyn ProgramObserver,
         jail: &'a JailLease,
-        [output, errors]: [OwnedFd; 2],
+        [output, errors]: [Option<OwnedFd>; 2],
     ) -> Result<Self, JailError> {
-        let tap = |stream, pipe: OwnedFd| -> Result<StreamReader, JailError> {
-            fcntl_setfl(&pipe, OFlags::NONBLOCK).map_err(JailError::io("read a pipe"))?;
-            Ok(StreamReader { stream, pipe: Some(pipe), buffer: HeadTailBuffer::new(job.limits.output_bytes) })
+        let tap = |stream, pipe: Option<OwnedFd>| -> Result<StreamReader, JailError> {
+            if let Some(pipe) = &pipe {
+                fcntl_setfl(pipe, OFlags::NONBLOCK).map_err(JailError::io("read a pipe"))?;
+            }
+            Ok(StreamReader { stream, pipe, buffer: HeadTailBuffer::new(job.limits.output_bytes) })
         };
         let streams = [tap(OutputStream::Stdout, output)?, tap(OutputStream::Err, errors)?];
         let (began, isolation) = (Instant::now(), Vec::new());
@@ -193,7 +195,7 @@ impl<'a> ProgramRun<'a> {
                 Some(ExitReason::Timeout)
             } else if self.is_out_of_memory() {
                 Some(ExitReason::Memory)
-            } else if self.job.stdin.is_none() && self.streams.iter().any(|tap| tap.buffer.total() > flood) {
+            } else if self.has_output_limit() && self.streams.iter().any(|tap| tap.buffer.total() > flood) {
                 Some(ExitReason::Output)
             } else {
                 None
@@ -203,6 +205,11 @@ impl<'a> ProgramRun<'a> {
         if let (Some(_), Some(jail)) = (self.kill_reason, &self.jail_pidfd) {
             let _ = pidfd_send_signal(jail, Signal::KILL);
         }
+    }
+
+    /// Where another reader bounds the output, its total has no limit.
+    fn has_output_limit(&self) -> bool {
+        self.job.stdin.is_none() && self.job.output != OutputCapture::Streamed
     }
 
     /// Some kernels end one process only where memory is short. The rest would wait for it in vain.

@@ -24,7 +24,7 @@ use crate::cgroup::CgroupManager;
 use crate::environment;
 use crate::isolation;
 use crate::isolation_status::IsolationStatus;
-use crate::job::{JailError, JailJob, ProgramObserver, RunResult};
+use crate::job::{JailError, JailJob, OutputCapture, ProgramObserver, RunResult};
 use crate::protocol::{JailUser, MAX_RUN_SPEC_BYTES, RunMount, RunSpec};
 use crate::run::ProgramRun;
 use crate::spawner_handle::{JailLease, JailPoolConfig, SpawnerHandle, owner};
@@ -120,11 +120,19 @@ impl Sandbox {
             has_egress,
         )?;
         let (sources, identity) = self.mount_sources(spawner, job)?;
-        let jail = spawner.lease(identity, toolchain_paths(job.toolchains), &job.limits)?;
+        let jail = spawner.lease(identity, toolchain_paths(job.toolchains), &job.limits, job.network)?;
         let spec = run_spec(job, env, &sources, jail.has_cgroup());
         let result = spec.and_then(|spec| run_in(spawner, &jail, &spec, &sources, job, watch));
         spawner.release(jail);
         result
+    }
+
+    /// Forgets a shared network. Programs in it keep it.
+    pub fn close_network(&self, network: u64) {
+        // After the spawner died there is nothing to forget.
+        if let Some(spawner) = self.lock().clone() {
+            spawner.close_network(network);
+        }
     }
 
     /// For root: mounts on which the owner's files are the jail's user's. For others, and where that cannot be: the held
@@ -218,10 +226,18 @@ fn run_in(
 ) -> Result<RunResult, JailError> {
     let text = spec.write().map_err(JailError::io("write its run spec"))?;
     let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
-    let (errors, their_errors) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
-    let mut descriptors = vec![text.as_fd(), their_output.as_fd(), their_errors.as_fd()];
+    let (errors, their_errors) = match job.output {
+        OutputCapture::Separate => {
+            let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
+            (Some(ours), Some(theirs))
+        }
+        OutputCapture::Merged | OutputCapture::Streamed => (None, None),
+    };
+    let error_stream = their_errors.as_ref().unwrap_or(&their_output);
+    let mut descriptors = vec![text.as_fd(), their_output.as_fd(), error_stream.as_fd()];
     descriptors.extend(sources.iter().map(MountSource::descriptor));
     descriptors.extend(job.stdin.map(AsFd::as_fd));
+    descriptors.extend(job.directory_report.map(AsFd::as_fd));
     descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
     // With the one that the spawner adds.
     if descriptors.len() >= sys::MAX_DESCRIPTORS {
@@ -231,7 +247,7 @@ fn run_in(
     // From here on only the jail holds the other ends.
     drop(descriptors);
     drop((their_output, their_errors));
-    ProgramRun::start(job, watch, jail, [output, errors])?.finish()
+    ProgramRun::start(job, watch, jail, [Some(output), errors])?.finish()
 }
 
 /// The run spec for the spawner and the jail.
@@ -255,6 +271,7 @@ fn run_spec(
         mounts: views.zip(sources).map(|(shown, source)| run_mount(shown, source)).collect::<Result<_, _>>()?,
         memory_by_cgroup: memory_kept,
         has_stdin: job.stdin.is_some(),
+        reports_directory: job.directory_report.is_some(),
         egress: job.egress.is_some(),
         cargo_home: job.egress.as_ref().and_then(|_| environment::host_cargo_home(job.toolchains)).unwrap_or_default(),
     })

@@ -20,10 +20,10 @@ use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, geteuid, pidfd_send_signal,
     set_dumpable_behavior, umask, waitid, waitpid,
 };
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_thread_groups};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_groups, unshare_unsafe};
 
 use crate::init;
-use crate::jail::{IdMapping, clone_init, clone_with_id_map, process_path};
+use crate::jail::{IdMapping, JailNetwork, clone_init, clone_with_id_map, process_path, set_network_sysctls};
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
 use crate::protocol::{
     JailUser, MAX_MESSAGE_BYTES, RunMount, RunSpec, SetupError, SetupStep, SpawnerReply, SpawnerRequest, read_paths,
@@ -185,8 +185,14 @@ struct IdleJail {
 impl IdleJail {
     /// Starts one. It finishes itself while the caller goes on. `cgroup_fds` lead into its cgroup. A failure is sent to the
     /// host.
-    fn start(identity: JailUser, reply: OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters) -> Option<Self> {
-        match Self::begin(identity, &reply, cgroup_fds, filter) {
+    fn start(
+        identity: JailUser,
+        reply: OwnedFd,
+        cgroup_fds: &[OwnedFd],
+        filter: &SeccompFilters,
+        network: JailNetwork,
+    ) -> Option<Self> {
+        match Self::begin(identity, &reply, cgroup_fds, filter, network) {
             Ok((init, socket)) => {
                 let _ = SpawnerReply::Created.send(reply.as_fd(), &[init.pidfd.as_fd()]);
                 Some(Self { init, socket, reply })
@@ -203,10 +209,11 @@ impl IdleJail {
         reply: &OwnedFd,
         cgroup_fds: &[OwnedFd],
         filter: &SeccompFilters,
+        network: JailNetwork,
     ) -> Result<(ChildProcess, OwnedFd), SetupError> {
         let (socket, theirs) = sys::message_pair().map_err(SetupStep::Namespaces.failed())?;
-        match clone_init(identity)? {
-            ForkResult::Child => init::run_init(&theirs, reply, cgroup_fds, filter),
+        match clone_init(identity, network)? {
+            ForkResult::Child => init::run_init(&theirs, reply, cgroup_fds, filter, network),
             ForkResult::Parent(child) => Ok((child, socket)),
         }
     }
@@ -219,6 +226,10 @@ struct JailSpawner<'a> {
     host_mount_ns: OwnedFd,
     image_mount_ns: OwnedFd,
     filter: SeccompFilters,
+    /// The spawner's own network, in which nothing listens.
+    own_network: OwnedFd,
+    /// Networks that jails share, by the names that the host gave them.
+    networks: HashMap<u64, OwnedFd>,
     /// Jails that wait, by the names that the host gave them.
     idle: HashMap<u64, IdleJail>,
     /// First processes of jails in use, to be reaped.
@@ -238,6 +249,8 @@ impl<'a> JailSpawner<'a> {
             host_mount_ns: hosts_files,
             image_mount_ns: image,
             filter,
+            own_network: open_network_ns().map_err(failed())?,
+            networks: HashMap::new(),
             idle: HashMap::new(),
             running: Vec::new(),
         })
@@ -263,14 +276,19 @@ impl<'a> JailSpawner<'a> {
     fn handle_request(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let request = SpawnerRequest::decode(bytes);
         match request {
-            Ok(SpawnerRequest::Create { name, identity }) => {
+            Ok(SpawnerRequest::Create { name, identity, network }) => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(reply) = descriptors.next() else { return };
                 let cgroup_fds: Vec<OwnedFd> = descriptors.collect();
-                self.idle.extend(IdleJail::start(identity, reply, &cgroup_fds, &self.filter).map(|jail| (name, jail)));
+                let jail = self.create(identity, reply, &cgroup_fds, network);
+                self.idle.extend(jail.map(|jail| (name, jail)));
                 return;
             }
             Ok(SpawnerRequest::Run { name }) => return self.run(name, descriptors),
+            Ok(SpawnerRequest::CloseNetwork { network }) => {
+                self.networks.remove(&network);
+                return;
+            }
             // It ends by itself, because the other end of its socket is closed.
             Ok(SpawnerRequest::Discard { name }) => {
                 self.running.extend(self.idle.remove(&name).map(|jail| jail.init.pidfd));
@@ -292,6 +310,41 @@ impl<'a> JailSpawner<'a> {
         if let Err(setup_error) = answer {
             refuse(reply.as_fd(), setup_error);
         }
+    }
+
+    /// Starts a jail, in the network that it is to share if there is one.
+    fn create(
+        &mut self,
+        identity: JailUser,
+        reply: OwnedFd,
+        cgroup_fds: &[OwnedFd],
+        network: Option<u64>,
+    ) -> Option<IdleJail> {
+        let Some(network) = network else {
+            return IdleJail::start(identity, reply, cgroup_fds, &self.filter, JailNetwork::Own);
+        };
+        if let Err(errno) = self.enter_network(network) {
+            let _ = enter_network_ns(&self.own_network);
+            refuse(reply.as_fd(), SetupStep::Network.failed()(errno));
+            return None;
+        }
+        let jail = IdleJail::start(identity, reply, cgroup_fds, &self.filter, JailNetwork::Shared);
+        let _ = enter_network_ns(&self.own_network);
+        jail
+    }
+
+    /// Enters a shared network, which is made when it is first asked for. It belongs to the spawner's users, so that no
+    /// process of a jail can change it.
+    fn enter_network(&mut self, network: u64) -> Result<(), Errno> {
+        if let Some(known) = self.networks.get(&network) {
+            return enter_network_ns(known);
+        }
+        // SAFETY: this process has one thread, and its descriptors stay its own.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        sys::bring_up_loopback()?;
+        set_network_sysctls();
+        self.networks.insert(network, open_network_ns()?);
+        Ok(())
     }
 
     /// Waits for the host, or for the end of a jail. Whether the host asked.
@@ -380,6 +433,14 @@ fn mount_if_same(held: BorrowedFd<'_>, directory: &RunMount) -> Result<OwnedFd, 
 
 fn open_mount_ns() -> Result<OwnedFd, Errno> {
     open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn open_network_ns() -> Result<OwnedFd, Errno> {
+    open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn enter_network_ns(namespace: &OwnedFd) -> Result<(), Errno> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 fn enter_mount_ns(namespace: &OwnedFd) -> Result<(), Errno> {

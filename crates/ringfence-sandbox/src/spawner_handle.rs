@@ -145,21 +145,29 @@ impl SpawnerHandle {
         identity: JailUser,
         toolchains: Vec<PathBuf>,
         limits: &JailLimits,
+        network: Option<u64>,
     ) -> Result<JailLease, JailError> {
         let mut stock = self.channel.lock_pool();
         if stock.toolchains != toolchains {
             self.channel.set_toolchains(&mut stock, toolchains)?;
         }
-        let ready = if identity == self.channel.config.identity { stock.ready.pop() } else { None };
+        // Those that were made ahead have a network of their own.
+        let is_common = identity == self.channel.config.identity && network.is_none();
+        let ready = if is_common { stock.ready.pop() } else { None };
         drop(stock);
         let jail = match ready {
             Some(jail) => jail,
-            None => self.channel.create(identity)?,
+            None => self.channel.create(identity, network)?,
         };
         if let Some(cgroup) = jail.cgroup.as_ref().filter(|_| *limits != JailLimits::default()) {
             cgroup.set_limits(limits).map_err(JailError::io("set the limits of its cgroup"))?;
         }
         Ok(jail)
+    }
+
+    pub(crate) fn close_network(&self, network: u64) {
+        // A spawner that is gone is for the next run to find out.
+        let _ = self.channel.send(&SpawnerRequest::CloseNetwork { network }, &[]);
     }
 
     /// Puts away what is left of a jail, and makes another.
@@ -252,13 +260,13 @@ impl SpawnerChannel {
         Ok(())
     }
 
-    fn create(&self, identity: JailUser) -> Result<JailLease, JailError> {
+    fn create(&self, identity: JailUser, network: Option<u64>) -> Result<JailLease, JailError> {
         let cgroup = self.config.cgroups.create(&JailLimits::default()).map_err(JailError::io("create a cgroup"))?;
         let name = self.next.fetch_add(1, Ordering::Relaxed);
         let (reply, theirs) = sys::message_pair().map_err(JailError::io("create a socket"))?;
         let cgroup_fds = cgroup.iter().flat_map(RunCgroup::procs_files);
         self.send(
-            &SpawnerRequest::Create { name, identity },
+            &SpawnerRequest::Create { name, identity, network },
             &std::iter::once(theirs.as_fd()).chain(cgroup_fds).collect::<Vec<_>>(),
         )?;
         let backend = self.config.backend;
@@ -278,7 +286,7 @@ impl SpawnerChannel {
     fn refill(&self) -> Result<(), JailError> {
         while self.lock_pool().ready.len() < self.config.size {
             let toolchains = self.lock_pool().toolchains.clone();
-            let jail = self.create(self.config.identity)?;
+            let jail = self.create(self.config.identity, None)?;
             let mut stock = self.lock_pool();
             // One that was made from an older image is not for later.
             if stock.toolchains == toolchains {

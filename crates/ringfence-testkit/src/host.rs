@@ -2,7 +2,7 @@
 
 use ringfence_kernel::{
     CallLimits, DenyApprover, Dialect, HostConfig, InMemoryApprovalStore, NullAuditSink, Preset, Principal, Session,
-    SessionTaint, ToolCatalog, ToolFilter, ToolRegistry,
+    SessionMemory, SessionTaint, ToolCatalog, ToolFilter, ToolRegistry,
 };
 
 /// A session `test` of an agent `test` with every tool of a registry.
@@ -25,6 +25,7 @@ pub fn session_without_tools(dialect: Dialect) -> Session {
         limits: CallLimits::for_dialect(dialect),
         catalog: ToolCatalog::default(),
         taint: SessionTaint::default(),
+        memory: SessionMemory::default(),
     }
 }
 

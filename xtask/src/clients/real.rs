@@ -1,10 +1,12 @@
 //! Real clients with a scripted model: whether what our server says reaches the model.
 //!
 //! Each client is fetched by its name, gets a home of its own with the settings that turn its own tools off and the
-//! entry that `ringfence mcp install` writes, and is run without a terminal. Its model reads a file, and then one that
-//! does not exist. The replies to the model are checked: the bytes of the file, the sentence of the error, and the
-//! schemas of our core tools in the first request.
+//! entry that `ringfence mcp install` writes, and is run without a terminal. Its model has the tools of the dialect that the
+//! entry asks for. It reads a file, one that does not exist, and a long one in parts, and changes a line. The replies to
+//! the model are checked: the bytes of the files, the sentence of the error, and the schemas of our core tools in the first
+//! request.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,18 +22,101 @@ use crate::{print_status, root};
 /// Text that the model has to receive unchanged: quotes, a backslash, a tab, line breaks, a character of two bytes.
 const PROOF: &str = "proof \"7f3a\" \\ back\n\ttab é\nlast line\n";
 
-/// Every one of them has to be offered with its schema.
-const CORE_TOOLS: [&str; 7] =
-    ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
+/// The long file: 99 kB, more than a result of any client.
+const LONG_LINES: usize = 1980;
+
+/// Parts in which it is read, so that each fits into a result.
+const LONG_PARTS: usize = 4;
+
+fn long_line(number: usize) -> String {
+    format!("line {number:04} of a long file, with forty bytes more..")
+}
+
+/// The tools of a client's entry.
+#[derive(Clone, Copy, Debug)]
+enum ClientTools {
+    Claude,
+    Codex,
+    Gemini,
+}
+
+impl ClientTools {
+    /// Every one of them has to be offered with its schema.
+    fn core(self) -> &'static [&'static str] {
+        match self {
+            Self::Claude => &["Read", "Edit", "Write", "Bash", "Glob", "Grep", "Undo"],
+            Self::Codex => &["exec_command", "write_stdin", "apply_patch", "undo"],
+            Self::Gemini => {
+                &["read_file", "replace", "write_file", "list_directory", "glob", "grep_search", "run_shell_command"]
+            }
+        }
+    }
+
+    fn read(self, file: &str, first: usize, count: usize) -> ScriptedCall {
+        let last = first + count - 1;
+        match self {
+            Self::Claude => ("Read", json!({"file_path": file, "offset": first, "limit": count})),
+            Self::Codex => ("exec_command", json!({"cmd": format!("sed -n {first},{last}p {file}")})),
+            Self::Gemini => ("read_file", json!({"file_path": file, "start_line": first, "end_line": last})),
+        }
+    }
+
+    /// The calls of the model: proof, missing file, the long file whole and in parts, a change.
+    fn script(self) -> Vec<ScriptedCall> {
+        let whole = |file: &str| match self {
+            Self::Claude => ("Read", json!({"file_path": file})),
+            Self::Codex => ("exec_command", json!({"cmd": format!("cat {file}")})),
+            Self::Gemini => ("read_file", json!({"file_path": file})),
+        };
+        let change = match self {
+            Self::Claude => {
+                ("Edit", json!({"file_path": "proof.txt", "old_string": "last line", "new_string": "changed line"}))
+            }
+            Self::Codex => (
+                "apply_patch",
+                json!({"input": "*** Begin Patch\n*** Update File: proof.txt\n@@\n-last line\n+changed line\n*** End Patch"}),
+            ),
+            Self::Gemini => (
+                "replace",
+                json!({"file_path": "proof.txt", "instruction": "change the last line", "old_string": "last line",
+                    "new_string": "changed line"}),
+            ),
+        };
+        let count = LONG_LINES / LONG_PARTS;
+        let parts = (0..LONG_PARTS).map(|part| self.read("long.txt", part * count + 1, count));
+        let first = [whole("proof.txt"), whole("missing.txt"), whole("long.txt")];
+        first.into_iter().chain(parts).chain([change]).collect()
+    }
+
+    /// The text of lines as a read prints it.
+    fn printed<'a>(self, lines: impl Iterator<Item = (usize, Cow<'a, str>)>) -> String {
+        match self {
+            Self::Claude | Self::Gemini => lines.map(|(number, line)| format!("{number}\t{line}\n")).collect(),
+            Self::Codex => lines.map(|(_, line)| format!("{line}\n")).collect(),
+        }
+    }
+
+    fn printed_proof(self) -> String {
+        self.printed(PROOF.lines().enumerate().map(|(at, line)| (at + 1, line.into())))
+    }
+
+    fn printed_part(self, part: usize) -> String {
+        let count = LONG_LINES / LONG_PARTS;
+        let lines = part * count + 1..=(part + 1) * count;
+        self.printed(lines.map(|number| (number, long_line(number).into())))
+    }
+}
 
 /// Time limit of a client for its three steps.
 const MAX_RUN_TIME: Duration = Duration::from_secs(240);
 
-const PROMPT: &str = "Read proof.txt and then missing.txt, and say what is in them.";
+const PROMPT: &str =
+    "Read proof.txt, missing.txt and long.txt, say what is in them, and change the last line of the first.";
 
 /// A client, and how it is pointed at a model of our own. `{URL}` stands for the model's address.
 pub(super) struct RealClient {
     pub(super) name: &'static str,
+    tools: ClientTools,
     package: &'static str,
     /// Below `node_modules/.bin`.
     program: &'static str,
@@ -44,6 +129,7 @@ pub(super) struct RealClient {
 pub(super) const CLIENTS: [RealClient; 5] = [
     RealClient {
         name: "claude-code",
+        tools: ClientTools::Claude,
         package: "@anthropic-ai/claude-code@2.1.325",
         program: "claude",
         settings: &[
@@ -64,11 +150,12 @@ pub(super) const CLIENTS: [RealClient; 5] = [
     },
     RealClient {
         name: "codex",
+        tools: ClientTools::Codex,
         package: "@openai/codex@0.166.0",
         program: "codex",
         settings: &[(
             "home/.codex/config.toml",
-            "model_provider = \"scripted\"\nmodel = \"scripted\"\nsandbox_mode = \"read-only\"\n\
+            "model_provider = \"scripted\"\nmodel = \"gpt-5.5\"\nsandbox_mode = \"read-only\"\n\
              web_search = \"disabled\"\n\n[features]\nshell_tool = false\nview_image = false\n\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{URL}/v1\"\n\
              env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\n",
         )],
@@ -77,12 +164,12 @@ pub(super) const CLIENTS: [RealClient; 5] = [
     },
     RealClient {
         name: "gemini",
+        tools: ClientTools::Gemini,
         package: "@google/gemini-cli@0.61.0",
         program: "gemini",
         settings: &[(
             "home/.gemini/settings.json",
-            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "tools": {"exclude": ["glob",
-              "google_web_search", "grep_search", "invoke_agent", "read_many_files", "replace", "run_shell_command"]}}"#,
+            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "tools": {"core": ["update_topic"]}}"#,
         )],
         variables: &[
             ("GEMINI_API_KEY", "placeholder"),
@@ -95,6 +182,7 @@ pub(super) const CLIENTS: [RealClient; 5] = [
     },
     RealClient {
         name: "goose",
+        tools: ClientTools::Claude,
         package: "@aaif/goose-acp@1.50.0",
         program: "goose-binary-linux-x64",
         settings: &[(
@@ -116,6 +204,7 @@ pub(super) const CLIENTS: [RealClient; 5] = [
     },
     RealClient {
         name: "opencode",
+        tools: ClientTools::Claude,
         package: "opencode-ai@1.18.33",
         program: "opencode",
         settings: &[(
@@ -137,13 +226,17 @@ pub(super) struct ClientReport {
     pub(super) all_core: bool,
     pub(super) bytes: bool,
     pub(super) sentence: bool,
+    /// Every line of the long file reached the model, in parts.
+    pub(super) long_file: bool,
+    /// The change was made.
+    pub(super) changed: bool,
     /// Path of the requests, and the reason for a missing part.
     pub(super) note: String,
 }
 
 impl ClientReport {
     pub(super) fn passed(&self) -> bool {
-        self.all_core && self.bytes && self.sentence
+        self.all_core && self.bytes && self.sentence && self.long_file && self.changed
     }
 }
 
@@ -156,9 +249,7 @@ impl RealClient {
         let modules = self.install(dir)?;
         let directory = super::empty_directory(dir, self.name).ok_or("cannot create a directory for the run")?;
         let io = |error: io::Error| error.to_string();
-        let script: Vec<ScriptedCall> =
-            vec![("read_file", json!({"path": "proof.txt"})), ("read_file", json!({"path": "missing.txt"}))];
-        let model = ScriptedModel::start(script, &directory.join("requests")).map_err(io)?;
+        let model = ScriptedModel::start(self.tools.script(), &directory.join("requests")).map_err(io)?;
         self.prepare(&directory, &model.url()).map_err(io)?;
         let workspace = directory.join("workspace");
         let mut install = self.command(ringfence, &directory, &model.url());
@@ -169,7 +260,10 @@ impl RealClient {
         let mut command = self.command(&modules.join(".bin").join(self.program), &directory, &model.url());
         let end = run_within(command.args(self.arguments).current_dir(&workspace), &directory).map_err(io)?;
         let log = directory.strip_prefix(root()).unwrap_or(&directory).display().to_string();
-        Ok(report(&model.requests(), &format!("{end}; requests in {log}")))
+        let mut report = report(&model.requests(), self.tools, &format!("{end}; requests in {log}"));
+        let changed = fs::read_to_string(workspace.join("proof.txt")).map_err(io)?;
+        report.changed = changed == PROOF.replace("last line", "changed line");
+        Ok(report)
     }
 
     /// Its package, below `target`. One that is there already is not fetched again.
@@ -191,6 +285,11 @@ impl RealClient {
             fs::create_dir_all(directory.join(made))?;
         }
         fs::write(directory.join("workspace/proof.txt"), PROOF)?;
+        let long: String = (1..=LONG_LINES).map(|number| long_line(number) + "\n").collect();
+        fs::write(directory.join("workspace/long.txt"), long)?;
+        // Approval of changes and programs is another matter.
+        fs::create_dir_all(directory.join("home/.config/ringfence"))?;
+        fs::write(directory.join("home/.config/ringfence/config.toml"), "dialect = \"auto\"\npreset = \"edits\"\n")?;
         for (name, text) in self.settings {
             let file = directory.join(name);
             fs::create_dir_all(file.parent().unwrap_or(directory))?;
@@ -232,7 +331,7 @@ fn run_within(command: &mut Command, directory: &Path) -> io::Result<String> {
 }
 
 /// Builds the report from the requests of a client.
-fn report(requests: &[LoggedRequest], note: &str) -> ClientReport {
+fn report(requests: &[LoggedRequest], tools: ClientTools, note: &str) -> ClientReport {
     let mut report = ClientReport { note: note.to_owned(), ..ClientReport::default() };
     let with_tools = requests.iter().map(|request| (request, request.format.tools(&request.body)));
     let Some((_, first)) = with_tools.into_iter().find(|(_, tools)| !tools.is_empty()) else {
@@ -242,12 +341,15 @@ fn report(requests: &[LoggedRequest], note: &str) -> ClientReport {
     let is_ours = |name: &str| name.contains("ringfence");
     report.offered =
         first.iter().filter(|tool| is_ours(&tool.name) || tool.namespace.as_deref().is_some_and(is_ours)).count();
-    report.all_core = CORE_TOOLS.iter().all(|name| find_our_tool(&first, name).is_some_and(|tool| tool.has_schema));
+    report.all_core = tools.core().iter().all(|name| find_our_tool(&first, name).is_some_and(|tool| tool.has_schema));
     let results = requests.iter().map(|request| request.format.results(&request.body));
     let results: Vec<Value> = results.max_by_key(Vec::len).unwrap_or_default();
     let texts_of = |at: usize| results.get(at).map(texts).unwrap_or_default();
-    report.bytes = texts_of(0).iter().any(|text| text.contains(PROOF));
-    let is_sentence = |text: &String| text.contains("`missing.txt`") && !text.contains("\"ok\"");
+    let has = |at: usize, wanted: &str| texts_of(at).iter().any(|text| text.contains(wanted));
+    // A client may trim the end of a text.
+    report.bytes = has(0, tools.printed_proof().trim_end());
+    report.long_file = (0..LONG_PARTS).all(|part| has(3 + part, tools.printed_part(part).trim_end()));
+    let is_sentence = |text: &String| text.contains("missing.txt") && !text.contains("\"ok\"");
     report.sentence = texts_of(1).iter().any(is_sentence);
     report
 }
@@ -265,14 +367,16 @@ fn texts(value: &Value) -> Vec<String> {
 /// The results as a table.
 pub(super) fn print_table(reports: &[(&str, ClientReport)]) {
     let word = |fine: bool| if fine { "yes" } else { "NO" };
-    print_status("client       our tools  core tools  bytes of a file  sentence of an error");
+    print_status("client       our tools  core tools  bytes of a file  sentence of an error  long file  change");
     for (name, report) in reports {
-        let ClientReport { offered, all_core, bytes, sentence, note } = report;
+        let ClientReport { offered, all_core, bytes, sentence, long_file, changed, note } = report;
         print_status(&format!(
-            "{name:12} {offered:<10} {:11} {:16} {}",
+            "{name:12} {offered:<10} {:11} {:16} {:21} {:10} {}",
             word(*all_core),
             word(*bytes),
-            word(*sentence)
+            word(*sentence),
+            word(*long_file),
+            word(*changed)
         ));
         print_status(&format!("             {note}"));
     }
@@ -282,13 +386,14 @@ pub(super) fn print_table(reports: &[(&str, ClientReport)]) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{CORE_TOOLS, PROOF, report};
+    use super::{ClientTools, LONG_PARTS, report};
     use crate::clients::model::LoggedRequest;
     use crate::clients::wire_formats::WireFormat;
 
     /// The requests of a client whose model got these two results.
     fn requests(format: WireFormat, first: &str, second: &str) -> Vec<LoggedRequest> {
-        let named: Vec<Value> = CORE_TOOLS.iter().map(|name| json!(format!("mcp__ringfence__{name}"))).collect();
+        let named: Vec<Value> =
+            ClientTools::Claude.core().iter().map(|name| json!(format!("mcp__ringfence__{name}"))).collect();
         let schema = json!({"type": "object", "properties": {}});
         let tool = |name: &Value| match format {
             WireFormat::Chat => json!({"type": "function", "function": {"name": name, "parameters": schema}}),
@@ -312,22 +417,32 @@ mod tests {
         vec![
             LoggedRequest { format, body: json!({"messages": []}) },
             LoggedRequest { format, body: body(vec![]) },
-            LoggedRequest { format, body: body(vec![result(first), result(second)]) },
+            LoggedRequest {
+                format,
+                body: body(
+                    [result(first), result(second), result("cut")]
+                        .into_iter()
+                        .chain((0..LONG_PARTS).map(|part| result(&ClientTools::Claude.printed_part(part))))
+                        .collect(),
+                ),
+            },
         ]
     }
 
     #[test]
     fn a_result_counts_when_the_model_reads_it_as_it_is() {
         for format in [WireFormat::Anthropic, WireFormat::Chat, WireFormat::Responses, WireFormat::Gemini] {
-            let fine = report(&requests(format, PROOF, "there is no `missing.txt`"), "");
-            assert!(fine.passed() && fine.offered == CORE_TOOLS.len(), "{format:?}: {fine:?}");
-            let quoted = json!({"content": PROOF}).to_string();
+            let (tools, proof) = (ClientTools::Claude, ClientTools::Claude.printed_proof());
+            let fine = report(&requests(format, &proof, "there is no `missing.txt`"), tools, "");
+            assert!(fine.bytes && fine.sentence && fine.long_file, "{format:?}: {fine:?}");
+            assert!(fine.all_core && fine.offered == tools.core().len(), "{format:?}: {fine:?}");
+            let quoted = json!({"content": proof}).to_string();
             let code = r#"{"ok":false,"error":{"message":"there is no `missing.txt`"}}"#;
-            let hidden = report(&requests(format, &quoted, code), "");
+            let hidden = report(&requests(format, &quoted, code), tools, "");
             assert!(!hidden.bytes && !hidden.sentence, "{format:?}: {hidden:?}");
-            let placeholder = report(&requests(format, "The result is in structuredContent.", ""), "");
+            let placeholder = report(&requests(format, "The result is in structuredContent.", ""), tools, "");
             assert!(!placeholder.bytes && !placeholder.sentence, "{format:?}: {placeholder:?}");
         }
-        assert!(!report(&[], "").passed());
+        assert!(!report(&[], ClientTools::Codex, "").passed());
     }
 }

@@ -8,6 +8,7 @@ mod fixture;
 mod ledger;
 mod limits;
 mod misbehaviours;
+mod parallel_calls;
 mod random_answers;
 mod repairs;
 mod retries;

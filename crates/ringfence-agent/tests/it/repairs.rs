@@ -23,7 +23,6 @@ async fn unambiguous_calls_are_repaired_only_when_enabled() {
         (call("functions.write-file:", json!({"path": "x", "content": "y"})), "it was called `functions.write-file:`"),
         (raw("write_file", r#"{"path":"x","content":"y",}"#), "a trailing comma"),
         (raw("write_file", "```json\n{\"path\":\"x\",\"content\":\"y\"}\n```"), "a code block"),
-        (raw("write_file", r#"{"path":"x","content":"y","createDirs":"true"}"#), "`createDirs` was a string"),
         (raw("write_file", r#"{"path":"x","content":"y","create_dirs":true}"#), "`create_dirs` is called `createDirs`"),
         (text(written), "executing calls written as text: 1"),
         (text(&format!("<tool_call>{written}</tool_call>")), "executing calls written as text: 1"),

@@ -48,19 +48,19 @@ impl PendingChange<'_> {
     /// It was made.
     pub(crate) fn commit(&self) {
         // Without the line, the next process to open the workspace sees from the files that it was made.
-        let _ = self.journal.log_outcome(&JournalLine::Done { change: self.change.clone() });
+        let _ = self.journal.log_outcome(JournalLine::Done { change: self.change.clone() });
     }
 
     /// It was made, and this is on disk when it returns.
     pub(crate) fn commit_durably(&self) -> Result<(), Errno> {
-        let logged = self.journal.log_outcome_durably(&JournalLine::Done { change: self.change.clone() });
+        let logged = self.journal.log_outcome_durably(JournalLine::Done { change: self.change.clone() });
         logged.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
     /// It was rolled back.
     pub(crate) fn void(&self) {
         // Without the line, recovery finds nothing of it and writes it.
-        let _ = self.journal.log_outcome(&JournalLine::Void { change: self.change.clone() });
+        let _ = self.journal.log_outcome(JournalLine::Void { change: self.change.clone() });
     }
 
     /// Evicts pre-images, of this change where a person agreed to that, and of others where there is no room.
@@ -208,7 +208,7 @@ impl Mount {
     pub(crate) fn void_reservation(&self, ticket: &Ticket<'_>) {
         let Some(journal) = &self.journal else { return };
         // Without the line, recovery finds nothing of it and writes it.
-        let _ = journal.log_outcome(&JournalLine::Void { change: ticket.change_id().to_owned() });
+        let _ = journal.log_outcome(JournalLine::Void { change: ticket.change_id().to_owned() });
     }
 
     /// Deletes the images that were to be evicted, and compacts the log. Only while there is no other writer.

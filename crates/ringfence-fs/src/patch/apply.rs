@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use memchr::memmem;
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use crate::patch::hunk_locator::HunkLocator;
-use crate::patch::{FilePatch, HunkSide, PatchHunk, PatchKind};
+use crate::edit::TextRelaxation;
+use crate::patch::hunk_locator::{HunkLocator, LineOffset};
+use crate::patch::{FilePatch, HunkSide, PatchFormat, PatchHunk, PatchKind};
 
 /// The new text of a file, and where its hunks went.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(crate) struct HunkPlacement {
     pub(crate) offset: Option<i64>,
     pub(crate) added: usize,
     pub(crate) removed: usize,
+    /// How its old lines were matched, where they are not in the file exactly.
+    pub(crate) relaxation: Option<TextRelaxation>,
 }
 
 /// Applies all hunks or none. A file that is created has no text yet; one that is deleted must have none left.
@@ -37,23 +40,39 @@ pub(crate) fn apply(text: &str, patch: &FilePatch, shown: &str) -> Result<Patche
         let message = format!("the patch creates `{shown}`, which already exists");
         return Err(ToolError::new(ErrorKind::AlreadyExists, message));
     }
+    if patch.change == PatchKind::Delete && patch.format == PatchFormat::V4a {
+        return Ok(PatchedText { text: String::new(), hunks: Vec::new() });
+    }
     let hunks = with_line_endings_of(text, &patch.hunks);
-    let mut finding = HunkLocator::new(text, &hunks, shown);
-    let mut applied = PatchedText { text: String::with_capacity(text.len()), hunks: Vec::with_capacity(hunks.len()) };
-    let mut lines = 0;
-    for (number, hunk) in (1..).zip(&*hunks) {
+    let mut finding = HunkLocator::new(text, &hunks, shown, patch.format);
+    let mut numbered: Vec<(usize, &PatchHunk)> = (1..).zip(&*hunks).collect();
+    if finding.trust_line_numbers {
+        numbered.sort_by_key(|(_, hunk)| hunk.stated);
+    }
+    let mut placed = Vec::with_capacity(numbered.len());
+    for (number, hunk) in numbered {
         let fit = finding.place(number, hunk)?;
-        applied.text.push_str(&text[finding.previous_end.at..fit.start.at]);
-        lines += fit.start.lines - finding.previous_end.lines;
+        finding.mark_placed(&fit, hunk);
+        placed.push((number, hunk, fit));
+    }
+    // Hunks that are found by their lines alone may be in any order.
+    placed.sort_by_key(|(_, _, fit)| (fit.start.at, fit.end));
+    let mut applied = PatchedText { text: String::with_capacity(text.len()), hunks: Vec::with_capacity(hunks.len()) };
+    let (mut lines, mut end) = (0, LineOffset::default());
+    for (number, hunk, fit) in &placed {
+        applied.text.push_str(&text[end.at..fit.start.at]);
+        lines += fit.start.lines - end.lines;
         let offset = hunk.lines_before().filter(|_| finding.trust_line_numbers);
         let offset = offset.map(|before| fit.start.lines as i64 - before as i64);
-        let PatchHunk { added, removed, .. } = *hunk;
-        applied.hunks.push(HunkPlacement { hunk: number, line: lines + 1, offset, added, removed });
+        let PatchHunk { added, removed, .. } = **hunk;
+        let (hunk_number, relaxation) = (*number, fit.relaxation);
+        applied.hunks.push(HunkPlacement { hunk: hunk_number, line: lines + 1, offset, added, removed, relaxation });
         applied.text.push_str(fit.new_text(hunk));
         lines += hunk.new.lines;
-        finding.mark_placed(&fit, hunk);
+        end = fit.end_offset(hunk);
     }
-    applied.text.push_str(&text[finding.previous_end.at..]);
+    applied.text.push_str(&text[end.at..]);
+    applied.hunks.sort_by_key(|placed| placed.hunk);
     if patch.change == PatchKind::Delete && !applied.text.is_empty() {
         let message = format!("the patch deletes `{shown}`, which has more lines than it removes");
         return Err(ToolError::new(ErrorKind::Conflict, message).hint("use delete_file, or remove all its lines"));
@@ -240,9 +259,7 @@ mod tests {
         check(
             "a\nb\n",
             "@@ -2 +2 @@\n-b\n+B\n@@ -1 +1 @@\n-a\n+A\n",
-            expect![
-                "EditNotFound: hunk 2, for line 1, is not in `f`: it starts before the end of the previous hunk; put the hunks of a file in the order of its lines"
-            ],
+            expect![[r#""A\nB\n" #1 2+0 +1-1, #2 1+0 +1-1"#]],
         );
         check(
             "a\nb\nc\n",
@@ -306,13 +323,7 @@ mod tests {
                 "EditNotFound: hunk 1 is not in `f`: its old lines are not in the file; read the file again and regenerate the diff"
             ],
         );
-        check(
-            "a\nb\nc\n",
-            "@@\n-c\n+C\n@@\n-a\n+A\n",
-            expect![
-                "EditNotFound: hunk 2 is not in `f`: it starts before the end of the previous hunk; put the hunks of a file in the order of its lines"
-            ],
-        );
+        check("a\nb\nc\n", "@@\n-c\n+C\n@@\n-a\n+A\n", expect![[r#""A\nb\nC\n" #1 3 +1-1, #2 1 +1-1"#]]);
         check(
             "a\nb\na\nc\n",
             "@@\n-b\n+B\n@@\n-a\n+A\n",
@@ -462,9 +473,7 @@ mod tests {
         check(
             "a\nb\n",
             "@@ -2 +2 @@\n-b\n+B\n@@ -1,0 +2 @@\n+x\n",
-            expect![
-                "EditNotFound: hunk 2 only adds lines, so it can only follow line 1 of `f`, but it starts before the end of the previous hunk; add context lines"
-            ],
+            expect![[r#""a\nx\nB\n" #1 3+0 +1-1, #2 2+0 +1-0"#]],
         );
     }
 

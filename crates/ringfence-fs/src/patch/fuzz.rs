@@ -5,7 +5,7 @@ use ringfence_kernel::{ErrorKind, ToolError};
 
 use crate::patch::apply::with_line_endings_of;
 use crate::patch::tests::without_final_newline;
-use crate::patch::{FilePatch, PatchHunk, PatchKind, apply, parse};
+use crate::patch::{FilePatch, PatchFormat, PatchHunk, PatchKind, apply, parse};
 
 const TOKENS: &[&str] = &[
     "--- a/f\n+++ b/f\n",
@@ -30,6 +30,13 @@ const TOKENS: &[&str] = &[
     "\t2024-01-01",
     "```diff\n",
     "*** Begin Patch\n",
+    "*** Update File: f\n",
+    "*** Add File: f\n",
+    "*** Delete File: f\n",
+    "*** Move to: g\n",
+    "*** End of File\n",
+    "*** End Patch\n",
+    "@@ fn x\n",
 ];
 
 fn kind(error: &ToolError) -> String {
@@ -46,7 +53,7 @@ fn check_read(file: &FilePatch) {
         assert_eq!(hunk.old.lines + hunk.added, hunk.new.lines + hunk.removed, "{hunk:?}");
     }
     assert!(file.path.as_ref().is_none_or(|path| !path.is_empty()), "{file:?}");
-    assert!(file.change != PatchKind::Modify || !file.hunks.is_empty(), "{file:?}");
+    assert!(file.change != PatchKind::Modify || !file.hunks.is_empty() || file.moved_to.is_some(), "{file:?}");
 }
 
 #[test]
@@ -69,6 +76,10 @@ fn simply_applied(text: &str, hunks: &[PatchHunk], lines_before: &[usize]) -> Op
     for (hunk, before) in hunks.iter().zip(lines_before).rev() {
         let (from, to) = (*before, before + hunk.old.lines);
         let there = lines[from..to].concat();
+        if there != hunk.old.text && (to != lines.len() || is_relaxed(&there, &hunk.old.text)) {
+            assert!(is_relaxed(&there, &hunk.old.text), "other lines were taken out: {there:?}, {hunk:?}");
+            return None;
+        }
         if there != hunk.old.text && to == lines.len() {
             assert_eq!(
                 without_final_newline(&there),
@@ -83,6 +94,16 @@ fn simply_applied(text: &str, hunks: &[PatchHunk], lines_before: &[usize]) -> Op
     Some(lines.concat())
 }
 
+/// Whether two texts are the same but for blanks around their lines and typographic characters.
+fn is_relaxed(one: &str, other: &str) -> bool {
+    let loosely = |text: &str| {
+        let lines =
+            text.lines().map(|line| line.trim().chars().filter(char::is_ascii_alphanumeric).collect::<String>());
+        lines.collect::<Vec<_>>()
+    };
+    one != other && loosely(one) == loosely(other) && one.lines().map(str::trim).ne(other.lines())
+}
+
 #[test]
 fn an_applied_patch_matches_the_reference_implementation() {
     FuzzTarget::new("apply", env!("CARGO_MANIFEST_DIR")).tokens(TOKENS).check(|bytes| {
@@ -92,14 +113,26 @@ fn an_applied_patch_matches_the_reference_implementation() {
         let files = parse(patch).map_err(|error| kind(&error))?;
         let apply_one = |file: &FilePatch| {
             let applied = apply(text, file, "f").map_err(|error| kind(&error))?;
+            if file.format == PatchFormat::V4a && file.change == PatchKind::Delete {
+                assert_eq!(applied.text, "");
+                return Ok(Vec::new());
+            }
             // A position is counted in the new text: the text before it has grown.
             let (mut grown, mut before) = (0, Vec::new());
-            for (placed, hunk) in applied.hunks.iter().zip(&file.hunks) {
+            let mut hunks: Vec<_> = applied
+                .hunks
+                .iter()
+                .zip(&*with_line_endings_of(text, &file.hunks))
+                .map(|(placed, hunk)| (placed, hunk.clone()))
+                .collect();
+            hunks.sort_by_key(|(placed, _)| placed.line);
+            for (placed, hunk) in &hunks {
                 before.push(usize::try_from((placed.line - 1).cast_signed() - grown).unwrap());
                 grown += hunk.added.cast_signed() - hunk.removed.cast_signed();
             }
             assert_eq!(applied.hunks.len(), file.hunks.len());
-            if let Some(simply) = simply_applied(text, &with_line_endings_of(text, &file.hunks), &before) {
+            let hunks: Vec<PatchHunk> = hunks.into_iter().map(|(_, hunk)| hunk).collect();
+            if let Some(simply) = simply_applied(text, &hunks, &before) {
                 assert_eq!(applied.text, simply);
             }
             assert!(file.change != PatchKind::Delete || applied.text.is_empty());

@@ -15,19 +15,48 @@ const NO_NEWLINE: &str = "\\ ";
 
 pub(super) fn read_hunk(lines: &mut PatchLineCursor<'_>) -> Result<PatchHunk, ToolError> {
     let number = lines.number;
-    let header = lines.next().and_then(HunkHeader::parse);
+    let first = lines.next().unwrap_or_default();
+    let header = HunkHeader::parse(first);
     let body = *lines;
-    if let Some(header) = header
-        && let Some(reading) = HunkParser::by_counts(lines, &header)
-    {
-        return Ok(reading.into_hunk(Some(header.start)));
+    for marks in [ContextMark::Space, ContextMark::Missing] {
+        if let Some(header) = &header
+            && let Some(reading) = HunkParser::by_counts(lines, header, marks)
+        {
+            return Ok(reading.into_hunk(Some(header.start)));
+        }
+        *lines = body;
     }
-    *lines = body;
-    let reading = HunkParser::by_prefixes(lines)?;
+    let reading = HunkParser::by_prefixes(lines, ContextMark::Space).or_else(|error| {
+        *lines = body;
+        HunkParser::by_prefixes(lines, ContextMark::Missing).map_err(|_| error)
+    })?;
     if reading.first.is_none() {
         return Err(syntax_error(number, format!("the hunk has no lines; {HEADER_LIKE}")));
     }
-    Ok(reading.into_hunk(None))
+    let anchors = if header.is_none() { anchor(first).into_iter().collect() } else { Vec::new() };
+    Ok(PatchHunk { anchors, ..reading.into_hunk(None) })
+}
+
+/// The text that a hunk's first line has where others have numbers, or after them: a line above the hunk.
+pub(super) fn anchor(line: &str) -> Option<String> {
+    let text = line.trim_start_matches('@').trim();
+    let text = match text.split_once("@@") {
+        Some((numbers, section)) if numbers.trim_start().starts_with('-') => section,
+        Some((text, _)) => text,
+        None if text.starts_with('-') && text.contains(" +") => "",
+        None => text,
+    };
+    let text = text.trim();
+    (text.chars().any(char::is_alphanumeric)).then(|| text.to_owned())
+}
+
+/// The mark of context lines in a hunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ContextMark {
+    #[default]
+    Space,
+    /// They are as in the file: some models leave the space out.
+    Missing,
 }
 
 /// The first line of a hunk: where it is, and how many old and new lines it has.
@@ -59,7 +88,7 @@ fn range(text: &str) -> Option<(usize, usize)> {
 
 /// A hunk, as far as it is read.
 #[derive(Default)]
-struct HunkParser {
+pub(super) struct HunkParser {
     old: HunkSide,
     new: HunkSide,
     added: usize,
@@ -68,6 +97,7 @@ struct HunkParser {
     last: Option<HunkLineKind>,
     /// The newline of the last line was dropped.
     newline_dropped: bool,
+    marks: ContextMark,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,9 +108,17 @@ enum HunkLineKind {
 }
 
 impl HunkParser {
+    pub(super) fn with_marks(marks: ContextMark) -> Self {
+        Self { marks, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Reads as many lines as the header says. Nothing where there are others.
-    fn by_counts(lines: &mut PatchLineCursor<'_>, header: &HunkHeader) -> Option<Self> {
-        let mut reading = Self::default();
+    fn by_counts(lines: &mut PatchLineCursor<'_>, header: &HunkHeader, marks: ContextMark) -> Option<Self> {
+        let mut reading = Self { marks, ..Self::default() };
         while let Some(line) = lines.peek() {
             if line.starts_with(NO_NEWLINE) {
                 reading.drop_newline(line).ok()?;
@@ -102,8 +140,8 @@ impl HunkParser {
     }
 
     /// Reads to the next header, or to the end. Blank lines there are not part of the hunk.
-    fn by_prefixes(lines: &mut PatchLineCursor<'_>) -> Result<Self, ToolError> {
-        let mut reading = Self::default();
+    fn by_prefixes(lines: &mut PatchLineCursor<'_>, marks: ContextMark) -> Result<Self, ToolError> {
+        let mut reading = Self { marks, ..Self::default() };
         let mut blank = Vec::new();
         while let Some(line) = lines.peek() {
             if line.starts_with("@@")
@@ -111,6 +149,13 @@ impl HunkParser {
                 || lines.at_signature()
                 || at_file_header(*lines)?
             {
+                break;
+            }
+            // Text below the diff.
+            if !blank.is_empty() && reading.first.is_some() && !lines.at_hunk_line() && !lines.has_marked_line() {
+                while lines.peek().is_some() {
+                    lines.next();
+                }
                 break;
             }
             let number = lines.number;
@@ -129,19 +174,21 @@ impl HunkParser {
         Ok(reading)
     }
 
-    fn into_hunk(self, stated: Option<usize>) -> PatchHunk {
+    pub(super) fn into_hunk(self, stated: Option<usize>) -> PatchHunk {
         let Self { old, new, added, removed, first, last, .. } = self;
         let [context_above, context_below] = [first, last].map(|kind| kind == Some(HunkLineKind::Context));
-        PatchHunk { stated, old, new, added, removed, context_above, context_below }
+        let (anchors, at_end) = (Vec::new(), false);
+        PatchHunk { stated, anchors, at_end, old, new, added, removed, context_above, context_below }
     }
 
-    fn push_line(&mut self, line: &str) -> Result<(), &'static str> {
+    pub(super) fn push_line(&mut self, line: &str) -> Result<(), &'static str> {
         let (kind, text) = match line.split_at_checked(1) {
             // An empty line of context whose space was trimmed.
             _ if is_blank(line) => (HunkLineKind::Context, line),
-            Some((" ", text)) => (HunkLineKind::Context, text),
+            Some((" ", text)) if self.marks == ContextMark::Space => (HunkLineKind::Context, text),
             Some(("-", text)) => (HunkLineKind::Removed, text),
             Some(("+", text)) => (HunkLineKind::Added, text),
+            _ if self.marks == ContextMark::Missing && !line.starts_with(['@', '`']) => (HunkLineKind::Context, line),
             _ => return Err("a line of a hunk must start with a space, `+` or `-`"),
         };
         for side in self.sides(kind) {
@@ -201,7 +248,7 @@ fn at_file_header(lines: PatchLineCursor<'_>) -> Result<bool, ToolError> {
 mod tests {
     use expect_test::{Expect, expect};
 
-    use crate::patch::tests::check_read;
+    use crate::patch::tests::{check_read, read};
 
     #[track_caller]
     fn check(hunk: &str, expected: Expect) {
@@ -227,7 +274,15 @@ mod tests {
             "@@ -1 +1,99999999999999999999999 @@",
             "@@ - +1 @@",
         ] {
-            check(&format!("{header}\n-x\n+y\n"), expect![[r#"Modify f, ?: "x\n" -> "y\n""#]]);
+            let said = read(&format!("--- f\n+++ f\n{header}\n-x\n+y\n"));
+            let anchor = if header.contains("{") {
+                " <fn main() {>"
+            } else if header.contains("main") {
+                " <fn main()>"
+            } else {
+                ""
+            };
+            assert_eq!(said, format!(r#"Modify f, ?{anchor}: "x\n" -> "y\n""#), "{header}");
         }
         check("@@ -4294967294 +1 @@\n-x\n+y\n", expect![[r#"Modify f, 4294967294: "x\n" -> "y\n""#]]);
         check("@@\n", expect!["line 3 of the patch: the hunk has no lines"]);
@@ -251,15 +306,9 @@ mod tests {
         check("@@\n-x\n--- a/g\n+++ b/g\n", expect![[r#"Modify f, ?: "x\n-- a/g\n" -> "++ b/g\n""#]]);
         check("@@\n-x\n--\n", expect![[r#"Modify f, ?: "x\n-\n" -> """#]]);
         check("@@\n-x\n-- \n2.47.3\n\n", expect![[r#"Modify f, ?: "x\n" -> """#]]);
-        check("@@\n-x\n+y\nz\n", expect!["line 6 of the patch: a line of a hunk must start with a space, `+` or `-`"]);
-        check(
-            "@@\n-x\n+y\n\nThat is all.\n",
-            expect!["line 7 of the patch: a line of a hunk must start with a space, `+` or `-`"],
-        );
-        check(
-            "@@\n-x\n+y\nIndex: g\n",
-            expect!["line 6 of the patch: a line of a hunk must start with a space, `+` or `-`"],
-        );
+        check("@@\n-x\n+y\nz\n", expect![[r#"Modify f, ?: "x\nz\n" -> "y\nz\n""#]]);
+        check("@@\n-x\n+y\n\nThat is all.\n", expect![[r#"Modify f, ?: "x\n" -> "y\n""#]]);
+        check("@@\n-x\n+y\nIndex: g\n", expect![[r#"Modify f, ?: "x\nIndex: g\n" -> "y\nIndex: g\n""#]]);
         check("@@\n-x\n+y\n\\ No newline at end of file\n", expect![[r#"Modify f, ?: "x\n" -> "y""#]]);
     }
 
@@ -285,10 +334,7 @@ mod tests {
         check("@@ -1,2 +1,2 @@\n a\n-b\n+c\n\n+d\n--\n", expect![[r#"Modify f, ?: "a\nb\n\n-\n" -> "a\nc\n\nd\n""#]]);
         check("@@ -1,2 +1 @@\n a\n--\n-b\n", expect![[r#"Modify f, ?: "a\n-\nb\n" -> "a\n""#]]);
         check("@@ -1 +1 @@\n-a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "c\n""#]]);
-        check(
-            "@@ -1,2 +1,2 @@\n a\nb\n",
-            expect!["line 5 of the patch: a line of a hunk must start with a space, `+` or `-`"],
-        );
+        check("@@ -1,2 +1,2 @@\n a\nb\n", expect![[r#"Modify f, 1: " a\nb\n" -> " a\nb\n""#]]);
     }
 
     #[test]

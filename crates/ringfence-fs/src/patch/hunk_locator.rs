@@ -1,18 +1,23 @@
 //! Hunk location: where the hunks of one file belong in its text.
 //!
 //! A position matches when it has exactly the old lines of the hunk, ends included, but for a newline at the end of the
-//! file. A hunk that was applied already is refused. No message has contents in it.
+//! file. Where there is none, one that has them by a relaxation of `edit` matches. A hunk that was applied already is
+//! refused. No message has contents in it.
 
 use std::ops::Range;
 
 use memchr::memmem::{self, Finder};
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use crate::patch::PatchHunk;
+use crate::edit::{LineMatch, RelaxedHunk, TextRelaxation, find_lines};
 use crate::patch::apply::LineEndings;
+use crate::patch::{PatchFormat, PatchHunk};
 
 /// Most line numbers that a message has.
 const MOST_LINES: usize = 20;
+
+/// Most positions among which a hunk's own words may find the one that is meant.
+const MOST_MATCHES: usize = 10_000;
 
 /// Most bytes of a file that are searched for hunks that are not at their stated lines, so that a small patch of a
 /// large file ends.
@@ -32,24 +37,30 @@ pub(super) struct LineOffset {
 pub(super) struct HunkMatch {
     pub(super) start: LineOffset,
     /// End of the old lines, in bytes.
-    end: usize,
+    pub(super) end: usize,
     /// Replacement of the old lines, where that is not exactly the hunk's new lines.
     new: Option<String>,
+    pub(super) relaxation: Option<TextRelaxation>,
 }
 
 impl HunkMatch {
     pub(super) fn new_text<'h>(&'h self, hunk: &'h PatchHunk) -> &'h str {
         self.new.as_deref().unwrap_or(&hunk.new.text)
     }
+
+    pub(super) fn end_offset(&self, hunk: &PatchHunk) -> LineOffset {
+        LineOffset { lines: self.start.lines + hunk.old.lines, at: self.end }
+    }
 }
 
 pub(super) struct HunkLocator<'t> {
     text: &'t str,
     shown: &'t str,
+    format: PatchFormat,
     /// Whether line numbers are believed: those of a patch with one wrong header are not.
     pub(super) trust_line_numbers: bool,
     /// The end of the hunk before, in the old text.
-    pub(super) previous_end: LineOffset,
+    previous_end: LineOffset,
     /// Ranges of the old lines of the hunks before.
     placed_ranges: Vec<Range<usize>>,
     /// How much further down than stated the hunk before was.
@@ -59,11 +70,12 @@ pub(super) struct HunkLocator<'t> {
 }
 
 impl<'t> HunkLocator<'t> {
-    pub(super) fn new(text: &'t str, hunks: &[PatchHunk], shown: &'t str) -> Self {
+    pub(super) fn new(text: &'t str, hunks: &[PatchHunk], shown: &'t str, format: PatchFormat) -> Self {
         let trust_line_numbers = hunks.iter().all(|hunk| hunk.stated.is_some());
         Self {
             text,
             shown,
+            format,
             trust_line_numbers,
             previous_end: LineOffset::default(),
             placed_ranges: Vec::new(),
@@ -78,6 +90,9 @@ impl<'t> HunkLocator<'t> {
         let fit = if hunk.old.text.is_empty() {
             // Without old lines there is no evidence for another position, or for the stated one once lines have
             // shifted.
+            if hunk.at_end {
+                return Ok(self.end_match(hunk));
+            }
             let only = stated.or_else(|| self.text.is_empty().then(LineOffset::default));
             let fits = only.filter(|at| self.offset == 0 && self.matches_at(*at, hunk));
             self.exact_match(fits.ok_or_else(|| self.no_insertion_point_error(number, hunk))?, hunk)
@@ -98,32 +113,145 @@ impl<'t> HunkLocator<'t> {
         Ok(fit)
     }
 
-    /// The only position in the whole file that has the old lines.
+    /// The only position in the whole file that has the old lines: exactly, or else by the first relaxation by which any
+    /// has.
     fn unique_match(
         &mut self,
         number: usize,
         hunk: &PatchHunk,
         stated: Option<LineOffset>,
     ) -> Result<HunkMatch, ToolError> {
-        let mut found = self.search(number, hunk)?;
-        let differs_in_ends = found.len() == 1 && self.matches_without_ends(hunk) > 1;
+        let found = self.search(number, hunk)?;
+        if !found.is_empty() {
+            let differs_in_ends = found.len() == 1 && self.matches_without_ends(hunk) > 1;
+            return self.only_match(number, hunk, found).and_then(|only| match differs_in_ends {
+                true => Err(self.ambiguous_error(number, hunk, &[only])),
+                false => Ok(only),
+            });
+        }
+        let levels = [
+            TextRelaxation::TrailingBlanks,
+            TextRelaxation::Indentation,
+            TextRelaxation::IndentationAndTrailingBlanks,
+            TextRelaxation::Typography,
+        ];
+        for level in levels {
+            let found = self.search_relaxed(number, hunk, level)?;
+            if !found.is_empty() {
+                return self.only_match(number, hunk, found);
+            }
+        }
+        Err(self.not_found_error(number, hunk, stated))
+    }
+
+    /// The one of several positions that the hunk says it is at.
+    fn only_match(&self, number: usize, hunk: &PatchHunk, mut found: Vec<HunkMatch>) -> Result<HunkMatch, ToolError> {
+        let narrow = |found: &mut Vec<HunkMatch>, keep: &dyn Fn(&HunkMatch) -> bool| {
+            if found.len() > 1 && found.iter().any(keep) {
+                found.retain(keep);
+            }
+        };
+        narrow(&mut found, &|fit| hunk.at_end && fit.end == self.text.len());
+        // The hunks of this format are in order.
+        narrow(&mut found, &|fit| self.format == PatchFormat::V4a && fit.start.at >= self.previous_end.at);
+        if found.len() > 1 && !hunk.anchors.is_empty() {
+            let blocks = anchor_blocks(self.text, &hunk.anchors);
+            narrow(&mut found, &|fit| blocks.iter().any(|block| block.contains(&fit.start.lines)));
+        }
         match (found.pop(), found.is_empty()) {
-            (Some(only), true) if differs_in_ends => Err(self.ambiguous_error(number, hunk, &[only])),
-            (Some(only), true) if only.start.at >= self.previous_end.at => Ok(only),
-            (Some(_), true) => Err(self.out_of_order_error(number, hunk)),
-            (Some(last), false) => {
+            (Some(only), true) => Ok(only),
+            (Some(last), _) => {
                 found.push(last);
                 Err(self.ambiguous_error(number, hunk, &found))
             }
-            (None, _) => Err(self.not_found_error(number, hunk, stated)),
+            (None, _) => Err(self.not_found_error(number, hunk, None)),
         }
+    }
+
+    /// Every position that has the old lines by a relaxation, less those of the hunks before.
+    fn search_relaxed(
+        &mut self,
+        number: usize,
+        hunk: &PatchHunk,
+        level: TextRelaxation,
+    ) -> Result<Vec<HunkMatch>, ToolError> {
+        if !self.may_relax(hunk, level) {
+            return Ok(Vec::new());
+        }
+        self.take_budget(number)?;
+        let lines: Vec<&str> = self.text.split_inclusive('\n').collect();
+        let eol = if lines.first().is_some_and(|line| line.ends_with("\r\n")) { "\r\n" } else { "\n" };
+        let change = RelaxedHunk { old: &hunk.old.text, new: &hunk.new.text };
+        let fit = |LineMatch { first, shift }: LineMatch| {
+            let region = &lines[first..first + hunk.old.lines];
+            let at: usize = lines[..first].iter().map(|line| line.len()).sum();
+            let end = at + region.iter().map(|line| line.len()).sum::<usize>();
+            let new = change.adapted(region, &shift, level, eol)?;
+            // The file keeps its end.
+            let is_open = region.last().is_some_and(|line| !line.ends_with('\n'));
+            let new = if is_open { without_end(&new).to_owned() } else { new };
+            let start = LineOffset { lines: first, at };
+            Some(HunkMatch { start, end, new: Some(new), relaxation: Some(level) })
+        };
+        let found = find_lines(&lines, &hunk.old.text, level, MOST_LINES + 1);
+        Ok(found.into_iter().filter_map(fit).filter(|fit| self.is_free(fit)).collect())
+    }
+
+    /// Whether the old lines of a hunk could be there by a relaxation. One that is about the end of the file says exactly
+    /// what is there, and where both kinds of line endings are, each is part of its line.
+    fn may_relax(&self, hunk: &PatchHunk, level: TextRelaxation) -> bool {
+        const MOST_LOOKED_FOR: usize = 16;
+        let ends = [self.text, &hunk.old.text, &hunk.new.text].map(LineEndings::of);
+        let [file, old, new] = ends;
+        if hunk.reaches_end()
+            || ends.contains(&LineEndings::Mixed)
+            || file != old
+            || (new != old && new != LineEndings::None)
+        {
+            return false;
+        }
+        if level == TextRelaxation::Typography {
+            return !(self.text.is_ascii() && hunk.old.text.is_ascii());
+        }
+        let mut distinct: Vec<&str> = Vec::new();
+        for line in hunk.old.text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if distinct.len() < MOST_LOOKED_FOR && !distinct.contains(&line) {
+                distinct.push(line);
+            }
+        }
+        distinct.iter().all(|line| memmem::find(self.text.as_bytes(), line.as_bytes()).is_some())
+    }
+
+    /// New lines at the end of the file.
+    fn end_match(&self, hunk: &PatchHunk) -> HunkMatch {
+        let lines = self.text.split_inclusive('\n').count();
+        let is_open = !self.text.is_empty() && !self.text.ends_with('\n');
+        let new = is_open.then(|| ["\n", without_end(&hunk.new.text)].concat());
+        HunkMatch { start: LineOffset { lines, at: self.text.len() }, end: self.text.len(), new, relaxation: None }
+    }
+
+    /// Whether no hunk has the position yet.
+    fn is_free(&self, fit: &HunkMatch) -> bool {
+        !self.placed_ranges.iter().any(|passed| fit.start.at < passed.end && passed.start < fit.end)
+    }
+
+    fn take_budget(&mut self, number: usize) -> Result<(), ToolError> {
+        self.search_budget = self.search_budget.checked_sub(self.text.len()).ok_or_else(|| {
+            let message =
+                format!("hunk {number} and too many others are not at their stated lines in `{}`", self.shown);
+            ToolError::new(ErrorKind::EditNotFound, message).hint("regenerate the diff from the current file")
+        })?;
+        Ok(())
     }
 
     pub(super) fn mark_placed(&mut self, fit: &HunkMatch, hunk: &PatchHunk) {
         if let Some(before) = hunk.lines_before().filter(|_| self.trust_line_numbers) {
             self.offset = fit.start.lines as isize - before as isize;
         }
-        self.previous_end = LineOffset { lines: fit.start.lines + hunk.old.lines, at: fit.end };
+        let end = fit.end_offset(hunk);
+        if end.at >= self.previous_end.at {
+            self.previous_end = end;
+        }
         self.placed_ranges.push(fit.start.at..fit.end);
     }
 
@@ -139,7 +267,7 @@ impl<'t> HunkLocator<'t> {
     }
 
     fn exact_match(&self, start: LineOffset, hunk: &PatchHunk) -> HunkMatch {
-        HunkMatch { start, end: start.at + hunk.old.text.len(), new: None }
+        HunkMatch { start, end: start.at + hunk.old.text.len(), new: None, relaxation: None }
     }
 
     fn matches_at(&self, at: LineOffset, hunk: &PatchHunk) -> bool {
@@ -204,19 +332,16 @@ impl<'t> HunkLocator<'t> {
     /// Every position in the file that the hunk fits, less those of the hunks before it; at most one more than are
     /// reported.
     fn search(&mut self, number: usize, hunk: &PatchHunk) -> Result<Vec<HunkMatch>, ToolError> {
+        self.take_budget(number)?;
         let text = self.text.as_bytes();
-        self.search_budget = self.search_budget.checked_sub(text.len()).ok_or_else(|| {
-            let message =
-                format!("hunk {number} and too many others are not at their stated lines in `{}`", self.shown);
-            ToolError::new(ErrorKind::EditNotFound, message).hint("regenerate the diff from the current file")
-        })?;
+        // With anchors, the right one of many may be further down.
+        let most =
+            if hunk.anchors.is_empty() && self.format == PatchFormat::Unified { MOST_LINES } else { MOST_MATCHES };
         let after = |mark: LineOffset, at: usize| {
             let lines = mark.lines + memchr::memchr_iter(b'\n', &text[mark.at..at]).count();
             LineOffset { lines, at }
         };
-        let free = |fit: &HunkMatch| {
-            !self.placed_ranges.iter().any(|passed| fit.start.at < passed.end && passed.start < fit.end)
-        };
+        let free = |fit: &HunkMatch| self.is_free(fit);
         let top = LineOffset::default();
         let mut found: Vec<HunkMatch> =
             self.matches_at(top, hunk).then(|| self.exact_match(top, hunk)).into_iter().collect();
@@ -231,7 +356,7 @@ impl<'t> HunkLocator<'t> {
             let finder = Finder::new(&needle);
             let mut last = top;
             found.retain(&free);
-            while found.len() <= MOST_LINES
+            while found.len() <= most
                 && let Some(skipped) = finder.find(&text[last.at..])
             {
                 last = after(last, last.at + skipped + 1);
@@ -242,6 +367,7 @@ impl<'t> HunkLocator<'t> {
             start: after(top, at),
             end: text.len(),
             new,
+            relaxation: None,
         }));
         found.retain(&free);
         Ok(found)
@@ -274,7 +400,8 @@ impl<'t> HunkLocator<'t> {
         }
         let new = [without_end(&new.text), &self.text[file.len()..]].concat();
         // A last line that is empty cannot be without its newline.
-        (ends || !matches!(new.as_bytes(), [] | [.., b'\n'])).then_some((at, Some(new)))
+        let can_keep_end = ends || !matches!(new.as_bytes(), [] | [.., b'\n']);
+        Some((at, can_keep_end.then_some(new)))
     }
 
     fn hunk_label(hunk: &PatchHunk) -> String {
@@ -345,16 +472,6 @@ impl<'t> HunkLocator<'t> {
         ToolError::new(ErrorKind::EditNotFound, message).hint(advice).detail("hunk", number)
     }
 
-    fn out_of_order_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
-        let message = format!(
-            "hunk {number}{} is not in `{}`: it starts before the end of the previous hunk",
-            Self::hunk_label(hunk),
-            self.shown
-        );
-        let advice = "put the hunks of a file in the order of its lines";
-        ToolError::new(ErrorKind::EditNotFound, message).hint(advice).detail("hunk", number)
-    }
-
     /// Only for a hunk that has no lines to be found by.
     fn no_insertion_point_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
         let Some(stated) = hunk.stated.filter(|_| self.trust_line_numbers) else {
@@ -411,6 +528,33 @@ impl<'t> HunkLocator<'t> {
             _ => "the line endings differ: the file has a newline at its end, so remove `\\ No newline at end of file`",
         })
     }
+}
+
+/// The lines that belong to the lines that anchors name, as indexes: each to the next line that is indented no more, but
+/// for one that only closes. The first anchor is the outermost.
+fn anchor_blocks(text: &str, anchors: &[String]) -> Vec<Range<usize>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let closes = |line: &str| line.trim_start().starts_with(['}', ')', ']', '{']);
+    let block = |first: usize, end: usize| {
+        let own = indent(lines[first]);
+        let below = (first + 1..end).find(|index| {
+            let line = lines[*index];
+            !line.trim().is_empty() && (indent(line) < own || (indent(line) == own && !closes(line)))
+        });
+        first..below.unwrap_or(end)
+    };
+    let whole = 0..lines.len();
+    let mut blocks = vec![whole];
+    for anchor in anchors {
+        let named = |is_named: &dyn Fn(&str) -> bool| -> Vec<Range<usize>> {
+            let firsts = blocks.iter().flat_map(|within| within.clone().map(|first| (first, within.end)));
+            firsts.filter(|(first, _)| is_named(lines[*first].trim())).map(|(first, end)| block(first, end)).collect()
+        };
+        let exactly = named(&|line| line == anchor);
+        blocks = if exactly.is_empty() { named(&|line| line.starts_with(anchor.as_str())) } else { exactly };
+    }
+    blocks
 }
 
 /// A text without the newline at its end.

@@ -41,6 +41,11 @@ impl<'p> PatchLineCursor<'p> {
         self.rest.starts_with([' ', '+', '-']) && !self.at_file_names() && !self.at_signature()
     }
 
+    /// Whether a line that could be one of a hunk, and not of context, is left.
+    pub(super) fn has_marked_line(mut self) -> bool {
+        self.any(|line| line.starts_with(['+', '-', '@']))
+    }
+
     /// Whether the end of a mail follows: `-- ` and then the version of git that made it.
     pub(super) fn at_signature(self) -> bool {
         let version = self.after_next().rest.starts_with(|first: char| first.is_ascii_digit());

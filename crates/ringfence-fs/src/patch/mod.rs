@@ -1,8 +1,8 @@
-//! Unified diffs: parsed once into types, then applied to the text of one file at a time.
+//! Patches, as unified diffs or in the V4A format: parsed once into types, then applied to the text of one file at a time.
 //!
 //! A hunk whose header is right is applied at its stated line. Any other, whether its numbers are wrong, miscounted or
-//! left out, is applied at the only position that has exactly its old lines, and is refused if there are two. Only line
-//! endings may differ, where the file has the same ending everywhere.
+//! left out, is applied at the only position that has its old lines, and is refused if there are two. The lines have to
+//! be there exactly, or else by the relaxations of `edit`.
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
@@ -12,6 +12,9 @@ mod hunk;
 mod hunk_locator;
 mod lines;
 mod parse;
+mod v4a;
+
+use std::collections::HashSet;
 
 pub(crate) use apply::{HunkPlacement, apply};
 pub(crate) use parse::parse;
@@ -22,8 +25,19 @@ pub(crate) struct FilePatch {
     pub(crate) change: PatchKind,
     /// As tools spell paths, without `a/` and `b/`. A diff of bare hunks names no file.
     pub(crate) path: Option<String>,
-    /// None at all only where an empty file is created or deleted.
+    /// The path that the file gets.
+    pub(crate) moved_to: Option<String>,
+    pub(crate) format: PatchFormat,
+    /// None at all where a file is only moved, where V4A deletes one, or else only where an empty file is created or deleted.
     pub(crate) hunks: Vec<PatchHunk>,
+}
+
+/// A format of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatchFormat {
+    Unified,
+    /// `*** Begin Patch`: hunks have no line numbers, and are in the order of the file.
+    V4a,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +48,14 @@ pub(crate) enum PatchKind {
 }
 
 /// Some lines in a row and what they become. Both texts have the lines of context in them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PatchHunk {
     /// The old line that its header states; nothing where the header has no numbers, or counts that are wrong.
     stated: Option<usize>,
+    /// Lines above it, such as the head of its function, that tell it from other places; the outer ones first.
+    anchors: Vec<String>,
+    /// It says that it is at the end of the file.
+    at_end: bool,
     old: HunkSide,
     new: HunkSide,
     added: usize,
@@ -49,7 +67,7 @@ pub(crate) struct PatchHunk {
 }
 
 /// The lines of a hunk in one of the two texts, with their ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct HunkSide {
     text: String,
     lines: usize,
@@ -63,6 +81,13 @@ impl HunkSide {
 }
 
 impl PatchHunk {
+    /// The same hunk once more, at the same line, is the same change.
+    fn without_repetitions(hunks: Vec<Self>) -> Vec<Self> {
+        let mut seen = HashSet::new();
+        let first: Vec<bool> = hunks.iter().map(|hunk| seen.insert(hunk)).collect();
+        hunks.into_iter().zip(first).filter_map(|(hunk, first)| first.then_some(hunk)).collect()
+    }
+
     /// Number of lines of the old text before it, by its header.
     fn lines_before(&self) -> Option<usize> {
         self.stated.map(|line| line.saturating_sub(usize::from(self.old.lines > 0)))

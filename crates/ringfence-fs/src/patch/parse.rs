@@ -9,7 +9,7 @@ use ringfence_kernel::ToolError;
 use crate::patch::header::{GitHeader, names_differ_error, read_names};
 use crate::patch::hunk::{HEADER_LIKE, read_hunk};
 use crate::patch::lines::{PatchLineCursor, syntax_error, with_last_newline};
-use crate::patch::{FilePatch, PatchHunk, PatchKind};
+use crate::patch::{FilePatch, PatchFormat, PatchHunk, PatchKind, v4a};
 
 /// Each holds a few descriptors until all are changed, and a process may often have no more than 1,024.
 const MOST_FILES: usize = 200;
@@ -18,6 +18,9 @@ const MOST_HUNKS: usize = 10_000;
 /// Reads a diff of at least one file. No two have the same path.
 pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
     let patch = with_last_newline(patch);
+    if let Some(lines) = v4a::find_start(PatchLineCursor::new(&patch)) {
+        return v4a::parse(lines);
+    }
     let mut lines = strip_code_fence(PatchLineCursor::new(&patch))?;
     let mut files: Vec<FilePatch> = Vec::new();
     let mut named = HashMap::new();
@@ -39,16 +42,21 @@ pub(crate) fn parse(patch: &str) -> Result<Vec<FilePatch>, ToolError> {
         }
         hunks += file.hunks.len();
         files.push(file);
-        if files.len() > MOST_FILES || hunks > MOST_HUNKS {
-            let problem = format!("has more than {MOST_FILES} files or {MOST_HUNKS} hunks");
-            return Err(ToolError::invalid("patch", &problem).hint("apply it in parts"));
-        }
+        check_counts(files.len(), hunks)?;
     }
     if files.is_empty() {
         let wanted = format!("expected a unified diff: `--- a/…` and `+++ b/…`, and {HEADER_LIKE}");
         return Err(ToolError::invalid("patch", "has no hunk").hint(&wanted));
     }
     Ok(files)
+}
+
+pub(super) fn check_counts(files: usize, hunks: usize) -> Result<(), ToolError> {
+    if files <= MOST_FILES && hunks <= MOST_HUNKS {
+        return Ok(());
+    }
+    let problem = format!("has more than {MOST_FILES} files or {MOST_HUNKS} hunks");
+    Err(ToolError::invalid("patch", &problem).hint("apply it in parts"))
 }
 
 /// The contents of the markdown code fence that has the diff in it; everything, if there is no such fence.
@@ -110,8 +118,6 @@ impl PatchSectionStart {
     /// error.
     fn of(lines: PatchLineCursor<'_>) -> Result<Option<Self>, ToolError> {
         let begins = |starts: &[&str]| starts.iter().any(|start| lines.begin_with(start));
-        let other_formats =
-            ["***************", "*** Begin Patch", "*** Update File:", "*** Add File:", "*** Delete File:"];
         let binary =
             begins(&["Binary files "]) && lines.peek().is_some_and(|line| line.trim_end().ends_with(" differ"));
         let problem = if begins(&["@@@", "diff --cc ", "diff --combined "]) {
@@ -126,7 +132,7 @@ impl PatchSectionStart {
             "the header of a file has two lines, `--- a/…` and then `+++ b/…`"
         } else if begins(&["GIT binary patch"]) || binary {
             "a binary patch cannot be applied; remove it"
-        } else if begins(&other_formats) || (begins(&["*** "]) && lines.after_next().begin_with("--- ")) {
+        } else if begins(&["***************"]) || (begins(&["*** "]) && lines.after_next().begin_with("--- ")) {
             "unsupported format; expected a unified diff, as `diff -u` and `git diff` print it"
         } else {
             return Ok(None);
@@ -159,7 +165,7 @@ fn read_file(lines: &mut PatchLineCursor<'_>, start: PatchSectionStart) -> Resul
         PatchSectionStart::of(*lines)?;
         return Err(syntax_error(number, format!("no hunk follows the header of the file; {HEADER_LIKE}")));
     }
-    Ok(FilePatch { change, path, hunks })
+    Ok(FilePatch { change, path, moved_to: None, format: PatchFormat::Unified, hunks })
 }
 
 fn read_hunks(lines: &mut PatchLineCursor<'_>, change: PatchKind) -> Result<Vec<PatchHunk>, ToolError> {
@@ -180,7 +186,7 @@ fn read_hunks(lines: &mut PatchLineCursor<'_>, change: PatchKind) -> Result<Vec<
         };
         return Err(syntax_error(number, problem));
     }
-    Ok(hunks)
+    Ok(PatchHunk::without_repetitions(hunks))
 }
 
 #[cfg(test)]
@@ -270,7 +276,7 @@ mod tests {
             ),
             (
                 "*** Begin Patch\n*** Update File: f\n@@\n-x\n+y\n*** End Patch\n",
-                expect!["line 1 of the patch: unsupported format"],
+                expect![[r#"Modify f, ?: "x\n" -> "y\n""#]],
             ),
         ] {
             check(patch, expected);
@@ -310,7 +316,7 @@ mod tests {
         for (patch, advice) in [
             ("", "expected a unified diff"),
             ("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-x\n+y\n", "use move_file first"),
-            ("*** Begin Patch\n", "expected a unified diff"),
+            ("*** Begin Patch\n", "put `*** Update File: ` and a path below"),
             ("```\n@@ -1 +1 @@\n-x\n+y\n```\n+z\n", "send only the diff, without the ``` lines"),
             ("--- f\n+++ f\n@@\n-x\n--- g\n+++ g\n@@\n-y\n", "start the names with `a/` and `b/`"),
         ] {
@@ -341,7 +347,8 @@ mod tests {
         let files = |count: usize| (0..count).map(file).collect::<String>();
         assert_eq!(parse(&files(200)).unwrap().len(), 200);
         check(&files(201), expect!["patch has more than 200 files or 10000 hunks"]);
-        let hunks = |count: usize| "@@ -1 +1 @@\n-x\n+y\n".repeat(count);
+        let hunks =
+            |count: usize| (1..=count).map(|line| format!("@@ -{line} +{line} @@\n-x\n+y\n")).collect::<String>();
         assert_eq!(parse(&hunks(10_000)).unwrap()[0].hunks.len(), 10_000);
         check(&hunks(10_001), expect!["patch has more than 200 files or 10000 hunks"]);
         check(&(file(1) + &file(2) + &file(1)), expect!["line 11 of the patch: the same file is already at line 1"]);

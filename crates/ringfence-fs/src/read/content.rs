@@ -41,6 +41,15 @@ pub(crate) struct FileExcerpt {
     pub(crate) changed_during_read: bool,
 }
 
+/// Handling of requested lines that have more bytes than the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowOverflow {
+    /// They are an error.
+    Refuse,
+    /// As many bytes as this are read.
+    Truncate(u64),
+}
+
 /// Mode of hashing the whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DigestMode {
@@ -94,11 +103,11 @@ pub(crate) fn read_start(
     Ok(FileExcerpt { bytes, truncated, digest, lines: None, changed_during_read: unsteady })
 }
 
-/// Reads some lines of a file. More bytes in them than the limit is an error.
+/// Reads some lines of a file.
 pub(crate) fn read_window(
     digests: &DigestCache,
     file: &OpenFile,
-    window: LineRange,
+    (window, overflow): (LineRange, WindowOverflow),
     hashing: DigestMode,
     shown: &str,
     cx: &CallContext<'_>,
@@ -111,7 +120,7 @@ pub(crate) fn read_window(
     let whole = hashing != DigestMode::Skip && file.stat.size <= cx.limits.hash_bytes;
     let known = if whole { digests.lookup(&file.stat) } else { None };
     let mut hasher = (whole && known.is_none()).then(Sha256Hasher::default);
-    let mut lines = LineCounter::new(window, cx.limits.read_bytes);
+    let mut lines = LineCounter::new(window, cx.limits.read_bytes, overflow);
     let mut chunk = vec![0; CHUNK];
     let mut offset = 0;
     let mut ended = false;
@@ -137,7 +146,8 @@ pub(crate) fn read_window(
         digests.insert(&file.stat, digest);
     }
     let total = (ended || offset == file.stat.size).then(|| lines.total());
-    Ok(FileExcerpt { bytes: lines.captured, truncated: false, digest, lines: total, changed_during_read: unsteady })
+    let truncated = lines.overflowed;
+    Ok(FileExcerpt { bytes: lines.captured, truncated, digest, lines: total, changed_during_read: unsteady })
 }
 
 /// The digest of a whole file, or nothing if it is too large to be hashed.
@@ -264,6 +274,9 @@ pub(crate) fn decode_text(bytes: Vec<u8>, truncated: bool, shown: &str) -> Resul
 struct LineCounter {
     window: LineRange,
     limit: u64,
+    overflow: WindowOverflow,
+    /// There were more bytes in the lines than are read.
+    overflowed: bool,
     /// The line that the next byte belongs to.
     line: u64,
     /// The last byte was a newline, or there was none yet.
@@ -272,21 +285,28 @@ struct LineCounter {
 }
 
 impl LineCounter {
-    fn new(window: LineRange, limit: u64) -> Self {
-        Self { window, limit, line: 1, at_start: true, captured: Vec::new() }
+    fn new(window: LineRange, limit: u64, overflow: WindowOverflow) -> Self {
+        let limit = match overflow {
+            WindowOverflow::Refuse => limit,
+            WindowOverflow::Truncate(most) => limit.min(most),
+        };
+        Self { window, limit, overflow, overflowed: false, line: 1, at_start: true, captured: Vec::new() }
     }
 
     fn is_past_range(&self) -> bool {
-        self.line > self.window.last
+        self.line > self.window.last || self.overflowed
     }
 
     fn push_chunk(&mut self, chunk: &[u8], shown: &str) -> Result<(), ToolError> {
         let mut start = 0;
         while start < chunk.len() {
             let end = memchr::memchr(b'\n', &chunk[start..]).map_or(chunk.len(), |at| start + at + 1);
-            if (self.window.first..=self.window.last).contains(&self.line) {
+            if (self.window.first..=self.window.last).contains(&self.line) && !self.overflowed {
                 self.captured.extend_from_slice(&chunk[start..end]);
-                if self.captured.len() as u64 > self.limit {
+                if self.captured.len() as u64 > self.limit && self.overflow != WindowOverflow::Refuse {
+                    self.captured.truncate(usize::try_from(self.limit).unwrap_or(usize::MAX));
+                    self.overflowed = true;
+                } else if self.captured.len() as u64 > self.limit {
                     let message =
                         format!("the requested lines of `{shown}` exceed the {} bytes that may be read", self.limit);
                     return Err(ToolError::new(ErrorKind::ReadLimit, message).hint("request fewer lines"));
@@ -318,12 +338,12 @@ mod tests {
 
     use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, IoMode};
 
-    use super::{LineCounter, LineRange, decode_text, is_memory_fs, read_chunk};
+    use super::{LineCounter, LineRange, WindowOverflow, decode_text, is_memory_fs, read_chunk};
 
     #[track_caller]
     fn check(text: &str, first: u64, last: u64, captured: &str, total: u64) {
         for size in [1, 2, 3, 100] {
-            let mut lines = LineCounter::new(LineRange { first, last }, 1000);
+            let mut lines = LineCounter::new(LineRange { first, last }, 1000, WindowOverflow::Refuse);
             for chunk in text.as_bytes().chunks(size) {
                 lines.push_chunk(chunk, "f").unwrap();
             }
@@ -349,9 +369,18 @@ mod tests {
 
     #[test]
     fn a_line_longer_than_the_limit_is_refused() {
-        let mut lines = LineCounter::new(LineRange { first: 1, last: 1 }, 10);
+        let mut lines = LineCounter::new(LineRange { first: 1, last: 1 }, 10, WindowOverflow::Refuse);
         lines.push_chunk(b"0123456789", "f").unwrap();
         lines.push_chunk(b"x", "f").unwrap_err();
+    }
+
+    #[test]
+    fn lines_beyond_the_limit_of_a_model_are_counted_and_not_read() {
+        for size in [1, 3, 100] {
+            let mut lines = LineCounter::new(LineRange { first: 2, last: 9 }, 1000, WindowOverflow::Truncate(5));
+            b"a\nbb\ncccc\nd\n".chunks(size).for_each(|chunk| lines.push_chunk(chunk, "f").unwrap());
+            assert_eq!((&*lines.captured, lines.overflowed, lines.total()), (&b"bb\ncc"[..], true, 4));
+        }
     }
 
     #[test]

@@ -27,6 +27,10 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
+    pub(crate) fn bytes(self) -> [u8; 32] {
+        self.0
+    }
+
     pub(crate) fn to_hex(self) -> String {
         Self::hex(&self.0)
     }

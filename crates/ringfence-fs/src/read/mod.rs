@@ -3,4 +3,5 @@
 pub(crate) mod content;
 pub(crate) mod digest;
 pub(crate) mod ignore;
+pub(crate) mod image;
 pub(crate) mod search;

@@ -46,7 +46,19 @@ pub(crate) struct SearchQuery {
     pub(crate) before: usize,
     pub(crate) after: usize,
     pub(crate) most: usize,
+    pub(crate) collect: MatchCollection,
     pub(crate) scope: SearchScope,
+}
+
+/// The matches of a file that are collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatchCollection {
+    /// Every matching line.
+    Lines,
+    /// The first one.
+    First,
+    /// The first one, with the number of all.
+    Count,
 }
 
 /// Entries of a tree that are searched.
@@ -59,6 +71,8 @@ pub(crate) struct SearchScope {
     pub(crate) excluded_directories: &'static [&'static str],
     /// Only paths, from the start of the search, that match.
     pub(crate) glob: Option<GlobSet>,
+    /// Only names of these types.
+    pub(crate) types: Option<GlobSet>,
 }
 
 /// Handling of names that begin with a dot.
@@ -81,6 +95,8 @@ pub(crate) struct LineMatch {
     pub(crate) text: String,
     pub(crate) before: Vec<String>,
     pub(crate) after: Vec<String>,
+    /// Number of matching lines that it stands for.
+    pub(crate) count: u64,
 }
 
 /// The result of a search.
@@ -274,7 +290,7 @@ fn enqueue_files(
             continue;
         }
         let path = escape(&path);
-        if scope.glob.as_ref().is_some_and(|only| !only.is_match(&path)) {
+        if [&scope.glob, &scope.types].into_iter().flatten().any(|only| !only.is_match(&path)) {
             continue;
         }
         let access = ResourceAccess { action: PolicyAction::Read, resource: at.resource.join(&path) };
@@ -413,6 +429,10 @@ impl Sink for MatchCollector<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        if let (MatchCollection::Count, Some(first)) = (self.query.collect, self.hits.first_mut()) {
+            first.count += 1;
+            return Ok(true);
+        }
         let number = found.line_number().unwrap_or(0);
         let line = without_end(found.bytes());
         let at = self.query.matcher.find(line).ok().flatten().map_or(0, |at| at.start());
@@ -427,7 +447,11 @@ impl Sink for MatchCollector<'_> {
         if self.is_full() {
             return Ok(self.needs_context_after(number));
         }
-        self.hits.push(LineMatch { path: self.path.clone(), line: number, column, text, before, after: Vec::new() });
+        let path = self.path.clone();
+        self.hits.push(LineMatch { path, line: number, column, text, before, after: Vec::new(), count: 1 });
+        if self.query.collect == MatchCollection::First {
+            return Ok(false);
+        }
         Ok(!self.is_full() || self.needs_context_after(number))
     }
 

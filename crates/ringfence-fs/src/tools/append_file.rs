@@ -31,7 +31,7 @@ use crate::txn::step::StepError;
 use crate::txn::write::{WriteResult, WriteSite, check_unchanged, lock_and_open, replace};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let standard = ToolBinding::standard::<StandardAppendArgs, ChangedFile>("append_file");
+    let standard = ToolBinding::standard_with_text::<StandardAppendArgs, ChangedFile>("append_file");
     let miniclaw = ToolBinding::miniclaw::<MiniclawAppendArgs, ChangedFile>("append_file", |outcome: &Outcome| {
         let Outcome { changed, added } = outcome;
         format!("ok: appended {added} bytes to {} (size={})", changed.path, changed.size)
@@ -48,9 +48,9 @@ struct AppendFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StandardAppendArgs {
-    /// Path of the file, relative to the workspace.
+    /// Relative to the workspace.
+    #[serde(alias = "file_path", alias = "filePath")]
     path: String,
-    /// Text to append.
     content: String,
 }
 
@@ -101,7 +101,7 @@ struct Outcome {
 
 impl From<Outcome> for ChangedFile {
     fn from(outcome: Outcome) -> Self {
-        outcome.changed
+        outcome.changed.with_verb("appended to")
     }
 }
 

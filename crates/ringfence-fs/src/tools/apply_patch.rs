@@ -1,20 +1,21 @@
-//! `apply_patch`: apply a unified diff, or update the front matter of a run's state.
+//! `apply_patch`: apply a unified diff or a V4A patch, or update the front matter of a run's state.
 //!
-//! A diff is applied to all of its files or to none. A hunk is applied at its stated line or, if its lines occur
+//! A patch is applied to all of its files or to none. A hunk is applied at its stated line or, if its lines occur
 //! exactly once at another line, there, and the reply has the offset. Nothing is guessed.
 
 use std::collections::BTreeSet;
 
 use ringfence_front_matter::FrontMatterUpdate;
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, ErrorKind, PolicyAction, PolicyResource, Preview, ResourceAccess, Sensitivity,
-    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, PolicyAction, PolicyResource, Preview, ResourceAccess,
+    Sensitivity, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::Fence;
+use crate::edit::TextRelaxation;
 use crate::journal::cost;
 use crate::mount::LocatedPath;
 use crate::mount::repository::RepositoryDetector;
@@ -24,8 +25,8 @@ use crate::preview::{DiffPreview, FileContents, changed_error, check_still_plann
 use crate::read::digest::{Digest, check_match};
 use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
-use crate::tools::patch_args::{Args, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
-use crate::tools::{check_size, read_text};
+use crate::tools::patch_args::{Args, CodexPatchArgs, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
+use crate::tools::{check_size, read_text, short_change_id};
 use crate::txn::stage::FileBody;
 use crate::txn::write::{BatchTarget, DesiredContents, change_all};
 use crate::txn::write::{WriteResult, replace};
@@ -37,7 +38,8 @@ pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(),
         false => ToolBinding::standard::<DiffPatchArgs, StandardPatchResult>("apply_patch"),
     };
     let crewagent = ToolBinding::crewagent::<CrewagentPatchArgs, CrewagentPatchResult>("fs.apply_patch");
-    registry.register(ApplyPatch { fence: fence.clone() }, [standard, crewagent])
+    let codex = ToolBinding::text::<CodexPatchArgs, StandardPatchResult>(Dialect::Codex, "apply_patch", Outcome::lines);
+    registry.register(ApplyPatch { fence: fence.clone() }, [standard, crewagent, codex])
 }
 
 struct ApplyPatch {
@@ -59,10 +61,28 @@ struct FrontMatterUpdatePlan {
 
 struct DiffPatchPlan {
     targets: Vec<BatchTarget>,
+    /// For each target.
+    parts: Vec<PatchPart>,
     files: Vec<FilePatch>,
     if_match: Option<Digest>,
     /// Digests of the previewed old contents, file by file.
     previewed: Vec<Option<Digest>>,
+}
+
+/// The part that a target has in a file's patch.
+#[derive(Clone, Copy, Debug)]
+struct PatchPart {
+    /// Index of the file in the patch.
+    file: usize,
+    role: PatchRole,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PatchRole {
+    InPlace,
+    /// Its contents go to the target that follows.
+    MoveSource,
+    MoveDestination,
 }
 
 struct Outcome {
@@ -108,11 +128,35 @@ struct HunkReport {
     offset: Option<i64>,
     added: usize,
     removed: usize,
+    /// How its lines were matched, where they are not in the file exactly as they are in the patch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relaxed: Option<&'static str>,
 }
 
 impl From<HunkPlacement> for HunkReport {
-    fn from(HunkPlacement { hunk, line, offset, added, removed }: HunkPlacement) -> Self {
-        Self { hunk, line, offset, added, removed }
+    fn from(HunkPlacement { hunk, line, offset, added, removed, relaxation }: HunkPlacement) -> Self {
+        Self { hunk, line, offset, added, removed, relaxed: relaxation.map(TextRelaxation::describe) }
+    }
+}
+
+impl Outcome {
+    /// The reply to a model: a line for each file.
+    fn lines(&self) -> String {
+        let line = |file: &PatchedFile| {
+            let mark = match file.action {
+                PatchAction::Modified => 'M',
+                PatchAction::Created => 'A',
+                PatchAction::Deleted => 'D',
+            };
+            let bent = file.hunks.iter().filter_map(|hunk| Some((hunk.hunk, hunk.relaxed?)));
+            let bent: Vec<String> = bent.map(|(hunk, how)| format!("hunk {hunk} {how}")).collect();
+            let bent = if bent.is_empty() { String::new() } else { format!(" [{}]", bent.join("; ")) };
+            format!("{mark} {}{bent}", file.path)
+        };
+        match self.change.as_deref().map(short_change_id) {
+            Some(change) => format!("{} ({change})", self.files.iter().map(line).collect::<Vec<_>>().join("\n")),
+            None => "the files have these contents already; nothing was changed".to_owned(),
+        }
     }
 }
 
@@ -192,9 +236,11 @@ impl Tool for ApplyPatch {
             Args::Diff { path, files, if_match } => {
                 let (mut accesses, mut targets, mut places) = (Vec::new(), Vec::new(), BTreeSet::new());
                 let mut displaced = 0u64;
-                for file in &files {
-                    let named = self.path_of(file, path.as_deref(), files.len())?;
-                    let (target, actions) = locate_target(&self.fence.locate(&named, cx)?, file.change)?;
+                let mut parts = Vec::new();
+                for (named, change, part) in self.target_names(&files, path.as_deref())? {
+                    let (target, actions) = locate_target(&self.fence.locate(&named, cx)?, change)?;
+                    check_movable(&target, part.role)?;
+                    parts.push(part);
                     if !places.insert(target.target.path()) {
                         let message = format!("the patch has the same file twice: `{}`", target.target.shown);
                         return Err(ToolError::new(ErrorKind::InvalidArgs, message));
@@ -214,7 +260,13 @@ impl Tool for ApplyPatch {
                 accesses.extend(repository_accesses(&targets));
                 Ok(ToolPlan {
                     accesses,
-                    prepared: ApplyPatchPlan::Diff(DiffPatchPlan { targets, files, if_match, previewed: Vec::new() }),
+                    prepared: ApplyPatchPlan::Diff(DiffPatchPlan {
+                        targets,
+                        parts,
+                        files,
+                        if_match,
+                        previewed: Vec::new(),
+                    }),
                 })
             }
         }
@@ -248,7 +300,38 @@ fn check_is_state(fence: &Fence, located: &LocatedPath) -> Result<(), ToolError>
     Err(ToolError::new(ErrorKind::InvalidPath, message))
 }
 
+/// A file that a patch moves is written as a new one, and would lose the right to be executed.
+fn check_movable(target: &BatchTarget, role: PatchRole) -> Result<(), ToolError> {
+    let executable = target.planned_stat.is_some_and(|seen| seen.mode & 0o111 != 0);
+    if role != PatchRole::MoveSource || !executable {
+        return Ok(());
+    }
+    let message = format!("`{}` is executable, and a patch that moves it would change that", target.target.shown);
+    Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("move it with another tool, then patch it"))
+}
+
 impl ApplyPatch {
+    /// The path of every target, what happens to it, and its part in the patch.
+    fn target_names(
+        &self,
+        files: &[FilePatch],
+        given: Option<&str>,
+    ) -> Result<Vec<(String, PatchKind, PatchPart)>, ToolError> {
+        let mut names = Vec::new();
+        for (file, patch) in files.iter().enumerate() {
+            let named = self.path_of(patch, given, files.len())?;
+            match &patch.moved_to {
+                None => names.push((named, patch.change, PatchPart { file, role: PatchRole::InPlace })),
+                Some(to) => {
+                    names.push((named, PatchKind::Delete, PatchPart { file, role: PatchRole::MoveSource }));
+                    let part = PatchPart { file, role: PatchRole::MoveDestination };
+                    names.push((to.clone(), PatchKind::Create, part));
+                }
+            }
+        }
+        Ok(names)
+    }
+
     /// The path of one file of a diff: its own, which must agree with one that the caller gave.
     fn path_of(&self, file: &FilePatch, given: Option<&str>, count: usize) -> Result<String, ToolError> {
         match (given, &file.path) {
@@ -356,12 +439,25 @@ impl DiffPatchPlan {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (mut diffs, mut failure) = (DiffPreview::new(), None);
         self.previewed.clear();
-        for (BatchTarget { target, planned_stat: seen }, file) in self.targets.iter().zip(&self.files) {
+        let mut moved: Option<String> = None;
+        for (BatchTarget { target, planned_stat: seen }, part) in self.targets.iter().zip(&self.parts) {
+            let file = &self.files[part.file];
+            if part.role == PatchRole::MoveDestination {
+                if let Some(text) = moved.take() {
+                    diffs.add(&target.shown, None, Some(&FileContents::from_bytes(text.as_bytes())));
+                }
+                self.previewed.push(None);
+                continue;
+            }
             let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
             cx.check()?;
             let text = old.as_ref().map_or(Some(""), FileContents::text);
             match text.map(|text| patch::apply(text, file, &target.shown)) {
                 Some(Ok(_)) if file.change == PatchKind::Delete => diffs.add(&target.shown, old.as_ref(), None),
+                Some(Ok(applied)) if part.role == PatchRole::MoveSource => {
+                    diffs.add(&target.shown, old.as_ref(), None);
+                    moved = Some(applied.text);
+                }
                 Some(Ok(applied)) => {
                     diffs.add(&target.shown, old.as_ref(), Some(&FileContents::from_bytes(applied.text.as_bytes())));
                 }
@@ -383,23 +479,46 @@ impl DiffPatchPlan {
     }
 
     fn run(&self, ticket: &Ticket<'_>) -> Result<Vec<PatchedFile>, ToolError> {
-        let Self { targets, files, if_match, previewed: shown } = self;
+        let Self { targets, parts, files, if_match, previewed: shown } = self;
         for BatchTarget { target, planned_stat: seen } in targets {
             check_still_planned(target, seen.as_ref(), ticket)?;
         }
         let shown = shown.iter().copied().chain(std::iter::repeat(None));
-        let mut patches: Vec<FilePatcher<'_>> = targets.iter().zip(files).zip(shown).map(FilePatcher::new).collect();
+        let patched = targets.iter().zip(parts).zip(shown);
+        let mut patches: Vec<FilePatcher<'_>> = patched
+            .map(|((target, part), previewed)| FilePatcher {
+                target: &target.target,
+                file: &files[part.file],
+                role: part.role,
+                previewed,
+                before: None,
+                hunks: Vec::new(),
+            })
+            .collect();
         // One file alone can be replaced on any file system, and needs no note for the others.
         let written = match &mut patches[..] {
-            [only] if only.file.change != PatchKind::Delete => {
+            [only] if only.file.change != PatchKind::Delete && only.role == PatchRole::InPlace => {
                 let make =
                     |old: Option<&FileToReplace>| only.contents(old, *if_match, ticket.context()).map(FileBody::Bytes);
                 vec![Some(replace(&targets[0].target, targets[0].planned_stat, ticket, make)?)]
             }
             patches => {
                 let mut left = ticket.context().limits.appended_file_bytes;
+                let mut moved = None;
                 change_all(targets, ticket, |index, old| {
-                    let goal = patches[index].desired_contents(old, *if_match, ticket.context())?;
+                    let patch = &mut patches[index];
+                    let goal = match patch.role {
+                        PatchRole::InPlace => patch.desired_contents(old, *if_match, ticket.context())?,
+                        PatchRole::MoveSource => {
+                            moved = Some(patch.contents(old, *if_match, ticket.context())?);
+                            DesiredContents::Absent
+                        }
+                        PatchRole::MoveDestination => {
+                            let contents = moved.take().filter(|_| old.is_none());
+                            let contents = contents.ok_or_else(|| changed_error(&patch.target.shown))?;
+                            DesiredContents::Contents(FileBody::Bytes(contents))
+                        }
+                    };
                     left = left.checked_sub(goal.size()).ok_or_else(total_size_error)?;
                     Ok(goal)
                 })?
@@ -428,16 +547,13 @@ fn total_size_error() -> ToolError {
 struct FilePatcher<'a> {
     target: &'a WriteTarget,
     file: &'a FilePatch,
+    role: PatchRole,
     previewed: Option<Digest>,
     before: Option<Digest>,
     hunks: Vec<HunkPlacement>,
 }
 
-impl<'a> FilePatcher<'a> {
-    fn new(((target, file), previewed): ((&'a BatchTarget, &'a FilePatch), Option<Digest>)) -> Self {
-        Self { target: &target.target, file, previewed, before: None, hunks: Vec::new() }
-    }
-
+impl FilePatcher<'_> {
     fn desired_contents(
         &mut self,
         old: Option<&FileToReplace>,

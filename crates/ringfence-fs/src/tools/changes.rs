@@ -1,12 +1,13 @@
 //! `list_changes` and `show_change`: the journal, and the diff of one change.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use ringfence_kernel::{
-    CallContext, CallOrigin, DuplicateToolError, ErrorKind, PolicyAction, PolicyResource, Preview, ResourceAccess,
-    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, CallOrigin, Dialect, DuplicateToolError, ErrorKind, ModelText, PolicyAction, PolicyResource, Preview,
+    ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, short_change_id,
 };
 use rustix::fs::OFlags;
 use schemars::JsonSchema;
@@ -26,9 +27,9 @@ use crate::sys::stat::FileKind;
 const MOST_SHOWN: u64 = 1 << 20;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let list = ToolBinding::standard::<ListChangesArgs, ChangeListing>("list_changes");
+    let list = ToolBinding::standard_with_text::<ListChangesArgs, ChangeListing>("list_changes");
     registry.register(ListChanges { fence: fence.clone() }, [list])?;
-    let show = ToolBinding::standard::<ShowChangeArgs, ChangeDiff>("show_change");
+    let show = ToolBinding::standard_with_text::<ShowChangeArgs, ChangeDiff>("show_change");
     registry.register(ShowChange { fence: fence.clone() }, [show])
 }
 
@@ -91,6 +92,32 @@ impl ListedChange {
             },
             undoes: change.undoes.clone(),
         }
+    }
+}
+
+impl ModelText for ListedChange {
+    fn model_text(&self, _: Dialect) -> String {
+        let Self { change, time, tool, paths, state, .. } = self;
+        format!("{} {time} {state} {tool}: {}", short_change_id(change), paths.join(", "))
+    }
+}
+
+impl ModelText for ChangeListing {
+    fn model_text(&self, dialect: Dialect) -> String {
+        let mut lines: Vec<String> = self.changes.iter().map(|change| change.model_text(dialect)).collect();
+        if lines.is_empty() {
+            lines.push("[no changes]".to_owned());
+        }
+        if self.truncated {
+            lines.push(format!("[the newest {}; there are older ones]", self.changes.len()));
+        }
+        lines.join("\n")
+    }
+}
+
+impl ModelText for ChangeDiff {
+    fn model_text(&self, dialect: Dialect) -> String {
+        format!("{}\n{}", self.change.model_text(dialect), self.diff.trim_end())
     }
 }
 
@@ -172,8 +199,11 @@ impl Tool for ShowChange {
 
     fn plan(&self, args: ShowChangeArgs, cx: &CallContext<'_>) -> Result<ToolPlan<ShowChangePlan>, ToolError> {
         let origin = cx.origin().cloned().unwrap_or_default();
-        for (mount, entries) in self.fence.mount_changes()? {
-            let is_it = |entry: &JournalEntry| entry.change.change == args.change && is_visible_to(entry, &origin);
+        let journals = self.fence.mount_changes()?;
+        let visible = journals.iter().flat_map(|(_, entries)| entries).filter(|entry| is_visible_to(entry, &origin));
+        let wanted = whole_change_id(&args.change, visible.map(|entry| entry.change.change.as_str()))?;
+        for (mount, entries) in journals {
+            let is_it = |entry: &JournalEntry| entry.change.change == wanted && is_visible_to(entry, &origin);
             let images = entries.iter().flat_map(|entry| &entry.change.effects).filter_map(JournalEffect::image);
             let images = images.map(|(image, _)| image_source(image)).collect();
             if let Some(entry) = entries.into_iter().find(is_it) {
@@ -211,6 +241,22 @@ impl Tool for ShowChange {
         }
         Ok(ChangeDiff { change: ListedChange::new(&mount, &entry), diff })
     }
+}
+
+/// The whole ID of a change that was named by a whole one or by its start, as texts for models have it. An ID that no
+/// change has stays as it is.
+pub(super) fn whole_change_id<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Result<String, ToolError> {
+    let is_short = wanted.len() >= short_change_id(wanted).len() && wanted.len() > 9;
+    let mut found: BTreeSet<&str> = known.filter(|id| *id == wanted || (is_short && id.starts_with(wanted))).collect();
+    if found.contains(wanted) {
+        return Ok(wanted.to_owned());
+    }
+    if found.len() > 1 {
+        let named: Vec<&str> = found.iter().copied().take(8).collect();
+        let message = format!("`{wanted}` is the start of several changes: {}", named.join(", "));
+        return Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("give the whole id"));
+    }
+    Ok(found.pop_first().unwrap_or(wanted).to_owned())
 }
 
 /// An agent sees what its own session did.

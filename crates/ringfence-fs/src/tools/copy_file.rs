@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 
 use ringfence_kernel::{
     CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Sensitivity, Ticket, Tool,
-    ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry, lenient,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -20,7 +20,10 @@ use crate::txn::stage::FileBody;
 use crate::txn::write::replace;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    registry.register(CopyFile { fence: fence.clone() }, [ToolBinding::standard::<Args, ChangedFile>("copy_file")])
+    registry.register(
+        CopyFile { fence: fence.clone() },
+        [ToolBinding::standard_with_text::<Args, ChangedFile>("copy_file")],
+    )
 }
 
 struct CopyFile {
@@ -31,12 +34,10 @@ struct CopyFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// File to copy.
     from: String,
-    /// Path of the copy.
     to: String,
     /// Replace a file at `to`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     overwrite: bool,
 }
 

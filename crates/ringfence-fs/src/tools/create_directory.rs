@@ -1,8 +1,8 @@
 //! `create_directory`: create a directory and its parents.
 
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, ModelText, PolicyAction, Preview, ResourceAccess, Ticket,
+    Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::sys::stat::FileKind;
+use crate::tools::change_note;
 use crate::txn::write::make_directory;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry.register(
         CreateDirectory { fence: fence.clone() },
-        [ToolBinding::standard::<Args, Outcome>("create_directory")],
+        [ToolBinding::standard_with_text::<Args, Outcome>("create_directory")],
     )
 }
 
@@ -27,7 +28,8 @@ struct CreateDirectory {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Path of the directory, relative to the workspace.
+    /// Relative to the workspace.
+    #[serde(alias = "dir_path", alias = "directory")]
     path: String,
 }
 
@@ -50,6 +52,15 @@ struct Outcome {
     /// The id of this change, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
+}
+
+impl ModelText for Outcome {
+    fn model_text(&self, _: Dialect) -> String {
+        match &self.change {
+            Some(change) => format!("created the directory {}{}", self.path, change_note(change)),
+            None => format!("the directory {} exists already", self.path),
+        }
+    }
 }
 
 impl Tool for CreateDirectory {

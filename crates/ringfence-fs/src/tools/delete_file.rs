@@ -1,8 +1,8 @@
 //! `delete_file`: delete a file, a link or a directory.
 
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, ModelText, PolicyAction, Preview, ResourceAccess, Ticket,
+    Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, lenient,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ use crate::root::{check_directory_writable, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::stat::{FileKind, FileStat};
+use crate::tools::change_note;
 use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
 use crate::txn::run::{PlannedStep, Transaction};
@@ -26,7 +27,10 @@ use crate::txn::step::StepError;
 use crate::txn::write::Removal;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    registry.register(DeleteFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("delete_file")])
+    registry.register(
+        DeleteFile { fence: fence.clone() },
+        [ToolBinding::standard_with_text::<Args, Outcome>("delete_file")],
+    )
 }
 
 struct DeleteFile {
@@ -37,10 +41,11 @@ struct DeleteFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Path to delete, relative to the workspace.
+    /// Relative to the workspace.
+    #[serde(alias = "file_path", alias = "filePath")]
     path: String,
     /// Delete a directory and its contents.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     recursive: bool,
 }
 
@@ -64,6 +69,21 @@ struct Outcome {
     leftover: bool,
     /// The id of this change.
     change: String,
+}
+
+impl ModelText for Outcome {
+    fn model_text(&self, _: Dialect) -> String {
+        let first = self.deleted.first().map_or("", String::as_str);
+        let inside = match self.count {
+            ..=1 => String::new(),
+            count => format!(" and {} entries in it", count - 1),
+        };
+        let mut text = format!("deleted {first}{inside}{}", change_note(&self.change));
+        if self.leftover {
+            text.push_str("\n[a part could not be removed and is kept hidden]");
+        }
+        text
+    }
 }
 
 impl Tool for DeleteFile {

@@ -1,184 +1,53 @@
-//! `edit_file`: replace exact text in a file.
+//! `edit_file`: replace text in a file, or insert lines.
 //!
-//! Matching is exact, byte for byte. Nothing is guessed; the error names the likely reason of a mismatch.
+//! Matching is exact, and relaxed only in the ways of `edit`, in the dialects that have them. Nothing is guessed; the
+//! error names the likely reason of a mismatch.
 
-use std::borrow::Cow;
-
-use memchr::memmem;
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::Fence;
-use crate::fence::PathArg;
-use crate::mount::write_target::{WriteTarget, WriteTargetKind};
+use crate::edit::TextRelaxation;
+use crate::mount::LocatedPath;
+use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
 use crate::read::digest::{Digest, check_match};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::FileStat;
-use crate::tools::{ChangedFile, check_size, read_text};
+use crate::tools::edit_args::{Args, ClaudeEditArgs, EditWork, GeminiReplaceArgs, MiniclawEditArgs, StandardEditArgs};
+use crate::tools::text_edit::{EditedText, apply_all, has_mixed_endings};
+use crate::tools::{ChangedFile, check_size, read_text, short_change_id};
 use crate::txn::stage::FileBody;
 use crate::txn::write::replace;
 
-/// Most line numbers that a message has.
-const MOST_LINES: usize = 20;
+/// Most lines that a reply names.
+const MOST_LINES: usize = 5;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file");
     let miniclaw = ToolBinding::miniclaw::<MiniclawEditArgs, StandardEditResult>("edit_file", |outcome: &Outcome| {
         format!("ok: replaced {} match(es) in {}", outcome.replaced, outcome.changed.path)
     });
-    registry.register(EditFile { fence: fence.clone() }, [standard, miniclaw])
+    let claude = ToolBinding::text::<ClaudeEditArgs, StandardEditResult>(Dialect::Claude, "Edit", Outcome::sentence);
+    let gemini =
+        ToolBinding::text::<GeminiReplaceArgs, StandardEditResult>(Dialect::Gemini, "replace", Outcome::sentence);
+    registry.register(EditFile { fence: fence.clone() }, [standard, miniclaw, claude, gemini])
 }
 
 struct EditFile {
     fence: Fence,
 }
 
-/// Replace text in a file. Send all of `path`, `oldText` and `newText`. `oldText` must occur in the file exactly once,
-/// including white space, unless `replaceAll` is true. Put further replacements in the same file into `edits`;
-/// they are applied after the first, in order, all or none.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardEditArgs {
-    /// Path of the file, relative to the workspace.
-    path: String,
-    /// The text to replace.
-    #[schemars(required)]
-    old_text: Option<String>,
-    /// The replacement; empty removes the text.
-    #[schemars(required)]
-    new_text: Option<String>,
-    /// Replace every match.
-    replace_all: Option<bool>,
-    /// Further replacements in the same file.
-    edits: Option<Vec<StandardEdit>>,
-    /// Only if the file has this SHA-256 now.
-    if_match_sha256: Option<String>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardEdit {
-    /// The text to replace.
-    old_text: String,
-    /// The replacement.
-    new_text: String,
-    /// Replace every match.
-    #[serde(default)]
-    replace_all: bool,
-}
-
-/// Replace exact text in a file in the workspace. Without `replace_all` the text must match exactly once.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct MiniclawEditArgs {
-    /// Path of the file, relative to the workspace.
-    path: String,
-    /// The text to replace.
-    old_text: String,
-    /// The replacement.
-    new_text: String,
-    /// Replace every match.
-    #[serde(default)]
-    replace_all: bool,
-}
-
-struct Args {
-    path: PathArg,
-    edits: Vec<TextEdit>,
-    if_match: Option<Digest>,
-}
-
-struct TextEdit {
-    old: String,
-    new: String,
-    all: bool,
-    matching: MatchCounting,
-    /// The argument's name, in the caller's dialect, of the text to replace.
-    field: &'static str,
-}
-
-/// Whether overlapping occurrences, such as `aa` in `aaa`, count as two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MatchCounting {
-    Disjoint,
-    Overlapping,
-}
-
-impl TextEdit {
-    fn new(edit: StandardEdit, matching: MatchCounting, field: &'static str) -> Result<Self, ToolError> {
-        let StandardEdit { old_text, new_text, replace_all } = edit;
-        if old_text.is_empty() {
-            return Err(ToolError::invalid(field, "must not be empty"));
-        }
-        Ok(Self { old: old_text, new: new_text, all: replace_all, matching, field })
-    }
-}
-
-impl TryFrom<StandardEditArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: StandardEditArgs) -> Result<Self, ToolError> {
-        if args.edits.as_ref().is_some_and(Vec::is_empty) {
-            return Err(ToolError::invalid("edits", "must not be empty"));
-        }
-        let edits = match (args.old_text, args.new_text, args.edits) {
-            (Some(old_text), Some(new_text), more) => {
-                let first = StandardEdit { old_text, new_text, replace_all: args.replace_all.unwrap_or(false) };
-                std::iter::once(first).chain(more.unwrap_or_default()).collect()
-            }
-            (None, None, Some(edits)) if args.replace_all.is_none() => edits,
-            (Some(_), None, _) => {
-                return Err(ToolError::invalid(
-                    "newText",
-                    "is missing: send path, oldText and newText (empty to remove the text)",
-                ));
-            }
-            (None, Some(_), _) => {
-                return Err(ToolError::invalid("oldText", "is missing: send path, oldText and newText"));
-            }
-            (None, None, None) => {
-                let message = "nothing to edit was sent: send path, oldText and newText";
-                return Err(ToolError::new(ErrorKind::InvalidArgs, message));
-            }
-            (None, None, Some(_)) => {
-                return Err(ToolError::invalid("replaceAll", "must be set in each of edits instead"));
-            }
-        };
-        Ok(Self {
-            path: PathArg::Standard(args.path),
-            edits: edits
-                .into_iter()
-                .map(|edit| TextEdit::new(edit, MatchCounting::Overlapping, "oldText"))
-                .collect::<Result<_, _>>()?,
-            if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
-        })
-    }
-}
-
-impl TryFrom<MiniclawEditArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: MiniclawEditArgs) -> Result<Self, ToolError> {
-        let MiniclawEditArgs { path, old_text, new_text, replace_all } = args;
-        let edit = StandardEdit { old_text, new_text, replace_all };
-        Ok(Self {
-            path: PathArg::workspace_unless_blank(path),
-            edits: vec![TextEdit::new(edit, MatchCounting::Disjoint, "old_text")?],
-            if_match: None,
-        })
-    }
-}
-
 struct EditFilePlan {
     target: WriteTarget,
-    planned_stat: FileStat,
-    edits: Vec<TextEdit>,
+    /// Nothing where the file is created.
+    planned_stat: Option<FileStat>,
+    work: EditWork,
     if_match: Option<Digest>,
     /// Digest of the previewed old contents.
     previewed: Option<Digest>,
@@ -188,6 +57,8 @@ struct Outcome {
     changed: ChangedFile,
     replaced: usize,
     mixed_endings: bool,
+    lines: Vec<usize>,
+    relaxations: Vec<TextRelaxation>,
 }
 
 /// Result in the standard dialect.
@@ -197,14 +68,46 @@ struct StandardEditResult {
     changed: ChangedFile,
     /// How many matches were replaced.
     replaced: usize,
+    /// The line of the first new text.
+    line: usize,
+    /// How the text was matched, where it is not in the file exactly as it was sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    relaxed: Vec<&'static str>,
     /// True when the edit mixed CRLF and LF line endings.
     #[serde(rename = "mixedEol", skip_serializing_if = "std::ops::Not::not")]
     mixed_endings: bool,
 }
 
 impl From<Outcome> for StandardEditResult {
-    fn from(Outcome { changed, replaced, mixed_endings }: Outcome) -> Self {
-        Self { changed, replaced, mixed_endings }
+    fn from(Outcome { changed, replaced, mixed_endings, lines, relaxations }: Outcome) -> Self {
+        let line = lines.first().copied().unwrap_or(1);
+        let relaxed = relaxations.into_iter().map(TextRelaxation::describe).collect();
+        Self { changed, replaced, line, relaxed, mixed_endings }
+    }
+}
+
+impl Outcome {
+    /// The reply to a model.
+    fn sentence(&self) -> String {
+        let ChangedFile { path, change, created, .. } = &self.changed;
+        let Some(change) = change.as_deref().map(short_change_id) else {
+            return format!("{path} has this text already; nothing was changed");
+        };
+        if *created {
+            return format!("created {path} ({change})");
+        }
+        let place = match &self.lines[..] {
+            [line] => format!("line {line}"),
+            lines if self.replaced <= MOST_LINES => {
+                let lines: Vec<String> = lines.iter().map(usize::to_string).collect();
+                format!("lines {}", lines.join(", "))
+            }
+            _ => format!("in {} places", self.replaced),
+        };
+        let mut bent: Vec<&str> = self.relaxations.iter().map(|relaxation| relaxation.describe()).collect();
+        bent.extend(self.mixed_endings.then_some("CRLF and LF are mixed now"));
+        let bent = if bent.is_empty() { String::new() } else { format!(" [{}]", bent.join("; ")) };
+        format!("edited {path} {place} ({change}){bent}")
     }
 }
 
@@ -212,38 +115,51 @@ impl Tool for EditFile {
     type Args = Args;
     type Prepared = EditFilePlan;
     type Outcome = Outcome;
-    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Read, PolicyAction::Overwrite, PolicyAction::Lose];
+    const ACTIONS: &'static [PolicyAction] =
+        &[PolicyAction::Read, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Lose];
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<EditFilePlan>, ToolError> {
-        let Args { path, edits, if_match } = args;
+        let Args { path, work, if_match } = args;
         let located = self.fence.locate_arg(&path, cx)?;
-        let (target, seen) = WriteTarget::find_existing(&located, WriteTargetKind::File)?;
+        let (target, seen) = find_target(&located, &work)?;
+        let plan = |accesses, target| ToolPlan {
+            accesses,
+            prepared: EditFilePlan { target, planned_stat: seen, work, if_match, previewed: None },
+        };
+        let Some(seen) = seen else {
+            return Ok(plan(
+                vec![ResourceAccess { action: PolicyAction::Create, resource: target.resource() }],
+                target,
+            ));
+        };
         let accesses = [PolicyAction::Read, PolicyAction::Overwrite]
             .map(|action| ResourceAccess { action, resource: target.resource() });
         // One that is too large to be edited is refused for that.
         let loss = target.loss(&seen, cx)?.filter(|_| seen.size <= cx.limits.appended_file_bytes);
-        let accesses = accesses.into_iter().chain(loss).collect();
-        Ok(ToolPlan {
-            accesses,
-            prepared: EditFilePlan { target, planned_stat: seen, edits, if_match, previewed: None },
-        })
+        Ok(plan(accesses.into_iter().chain(loss).collect(), target))
     }
 
-    fn preview(&self, work: &mut EditFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let EditFilePlan { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
-        let unit = if edits.len() == 1 { "replacement" } else { "replacements" };
-        let text = format!("make {} {unit} in `{}`", edits.len(), target.shown);
-        let old = FileContents::read_target(target, seen, cx)?;
+    fn preview(&self, plan: &mut EditFilePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let EditFilePlan { target, planned_stat: seen, work, if_match, previewed: shown } = plan;
+        let text = match work {
+            EditWork::Change(edits) => {
+                let unit = if edits.len() == 1 { "replacement" } else { "replacements" };
+                format!("make {} {unit} in `{}`", edits.len(), target.shown)
+            }
+            EditWork::Create(content) => format!("create `{}` with {} bytes", target.shown, content.len()),
+        };
+        let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
         let mut diffs = DiffPreview::new();
-        let edited = match old.text() {
-            Some(text) => check_match(&target.shown, *if_match, old.digest)
-                .and_then(|()| apply_all(text, edits, &target.shown, cx))
+        let digest = old.as_ref().and_then(|old| old.digest);
+        let edited = match old.as_ref().map_or(Some(""), FileContents::text) {
+            Some(text) => check_match(&target.shown, *if_match, digest)
+                .and_then(|()| work.apply(text, &target.shown, cx))
                 .map_err(Some),
             None => Err(None),
         };
         let failure = match edited {
             Ok(edited) => {
-                diffs.add(&target.shown, Some(&old), Some(&FileContents::from_bytes(edited.text.as_bytes())));
+                diffs.add(&target.shown, old.as_ref(), Some(&FileContents::from_bytes(edited.text.as_bytes())));
                 None
             }
             Err(error) => {
@@ -253,186 +169,68 @@ impl Tool for EditFile {
             }
         };
         cx.check()?;
-        *shown = old.digest;
+        *shown = digest;
         let failure = failure.or_else(|| target.replacement_failure());
         let preview = Preview::new(&text, fingerprint((*seen, *shown))).with_failure(failure);
         Ok(preview.with_body(diffs.into_body()).with_secret(target.resource().effective_sensitivity().secret))
     }
 
-    fn run(&self, work: EditFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        let EditFilePlan { target, planned_stat: seen, edits, if_match, previewed: shown } = work;
-        check_still_planned(&target, Some(&seen), ticket)?;
-        let (mut replaced, mut mixed_endings) = (0, false);
-        let written = replace(&target, Some(seen), ticket, |old| {
-            let Some(old) = old else { return Err(errno_error(Errno::NOENT, &target.shown)) };
-            check_previewed(&target, shown, Some(old), ticket.context())?;
-            let text = read_text(&target, old, ticket.context())?;
+    fn run(&self, plan: EditFilePlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
+        let EditFilePlan { target, planned_stat: seen, work, if_match, previewed: shown } = plan;
+        check_still_planned(&target, seen.as_ref(), ticket)?;
+        let cx = ticket.context();
+        let (mut done, mut mixed_endings) = (None, false);
+        let written = replace(&target, seen, ticket, |old| {
+            let text = match (old, &work) {
+                (Some(old), _) => {
+                    check_previewed(&target, shown, Some(old), cx)?;
+                    read_text(&target, old, cx)?
+                }
+                (None, EditWork::Create(_)) => String::new(),
+                (None, EditWork::Change(_)) => return Err(errno_error(Errno::NOENT, &target.shown)),
+            };
             if if_match.is_some() {
                 check_match(&target.shown, if_match, Some(Digest::of(text.as_bytes())))?;
             }
-            let edited = apply_all(&text, &edits, &target.shown, ticket.context())?;
-            replaced = edited.replaced;
-            mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited.text);
-            Ok(FileBody::Bytes(edited.text.into_bytes()))
+            let EditedText { text: edited, replaced, lines, relaxations } = work.apply(&text, &target.shown, cx)?;
+            mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited);
+            done = Some((replaced, lines, relaxations));
+            Ok(FileBody::Bytes(edited.into_bytes()))
         })?;
         target.carry_sensitivity(target.sensitivity);
-        Ok(Outcome { changed: ChangedFile::new(target.shown, &written, ticket), replaced, mixed_endings })
+        let (replaced, lines, relaxations) = done.unwrap_or_default();
+        let changed = ChangedFile::new(target.shown, &written, ticket);
+        Ok(Outcome { changed, replaced, mixed_endings, lines, relaxations })
     }
 }
 
-/// A text after its edits.
-struct EditedText {
-    text: String,
-    /// How many matches were replaced.
-    replaced: usize,
-}
-
-/// Makes one edit after the other.
-fn apply_all(text: &str, edits: &[TextEdit], shown: &str, cx: &CallContext<'_>) -> Result<EditedText, ToolError> {
-    let (mut edited, mut replaced) = (Cow::Borrowed(text), 0);
-    for edit in edits {
-        let (next, count) = apply(&edited, edit, shown, cx)?;
-        (edited, replaced) = (Cow::Owned(next), replaced + count);
-    }
-    Ok(EditedText { text: edited.into_owned(), replaced })
-}
-
-fn apply(text: &str, edit: &TextEdit, shown: &str, cx: &CallContext<'_>) -> Result<(String, usize), ToolError> {
-    cx.check()?;
-    let found: Vec<usize> = memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).collect();
-    let Some(&first) = found.first() else { return Err(not_found_error(text, edit, shown)) };
-    if !edit.all {
-        let count = match edit.matching {
-            MatchCounting::Disjoint => found.len(),
-            MatchCounting::Overlapping if found.len() == 1 => count_overlapping(text, &edit.old, first),
-            MatchCounting::Overlapping => 2,
-        };
-        if count > 1 {
-            return Err(ambiguous_error(text, edit, count, shown));
+/// The file that is edited, or the name of the one that is created.
+fn find_target(located: &LocatedPath, work: &EditWork) -> Result<(WriteTarget, Option<FileStat>), ToolError> {
+    match work {
+        EditWork::Change(_) => {
+            WriteTarget::find_existing(located, WriteTargetKind::File).map(|(target, seen)| (target, Some(seen)))
+        }
+        EditWork::Create(_) => {
+            let target = WriteTarget::find(located, WriteTargetKind::File, ParentDirPolicy::CreateMissing)?;
+            let seen = target.stat()?;
+            Ok((target, seen))
         }
     }
-    let removed = found.len() * edit.old.len();
-    let added = found.len() as u64 * edit.new.len() as u64;
-    let size = (text.len() - removed) as u64 + added;
-    check_size("the result of the edit", "max_edit_bytes", size, cx.limits.edit_bytes)?;
-    let mut edited = String::with_capacity(usize::try_from(size).unwrap_or_default());
-    let mut copied = 0;
-    for &at in &found {
-        edited.push_str(&text[copied..at]);
-        edited.push_str(&edit.new);
-        copied = at + edit.old.len();
-    }
-    edited.push_str(&text[copied..]);
-    Ok((edited, found.len()))
 }
 
-fn has_mixed_endings(text: &str) -> bool {
-    let with_return = memmem::find_iter(text.as_bytes(), b"\r\n").count();
-    with_return > 0 && with_return < memchr::memchr_iter(b'\n', text.as_bytes()).count()
-}
-
-/// Matches that may overlap, counted as far as the second, where there is one match that does not: another one begins in it.
-fn count_overlapping(text: &str, old: &str, first: usize) -> usize {
-    let next = first + text[first..].chars().next().map_or(1, char::len_utf8);
-    let end = text.ceil_char_boundary((first + 2 * old.len()).min(text.len()));
-    if text[next..end].contains(old) { 2 } else { 1 }
-}
-
-fn ambiguous_error(text: &str, edit: &TextEdit, count: usize, shown: &str) -> ToolError {
-    let starts = memmem::find_iter(text.as_bytes(), edit.old.as_bytes());
-    let mut lines: Vec<usize> = starts.take(MOST_LINES).map(|at| line_of(text, at)).collect();
-    lines.dedup();
-    let at_least = count.max(memmem::find_iter(text.as_bytes(), edit.old.as_bytes()).count());
-    let message = format!(
-        "{} matched multiple locations in `{shown}`: {at_least} matches, in {} {}",
-        edit.field,
-        if lines.len() == 1 { "line" } else { "lines" },
-        line_list(&lines)
-    );
-    ToolError::new(ErrorKind::AmbiguousEdit, message)
-        .hint("include more of the surrounding text, or replace all")
-        .detail("matches", at_least)
-        .detail("lines", lines)
-}
-
-/// Says what may be wrong with text that is nearly there, by its line and never by its contents.
-fn not_found_error(text: &str, edit: &TextEdit, shown: &str) -> ToolError {
-    let error = ToolError::new(ErrorKind::EditNotFound, format!("{} not found in `{shown}`", edit.field));
-    let crlf = text.contains("\r\n");
-    if crlf && !edit.old.contains('\r') && text.replace("\r\n", "\n").contains(&edit.old) {
-        return error.hint("the file has CRLF line endings: write \\r\\n for each newline");
-    }
-    if !crlf && edit.old.contains("\r\n") && text.contains(&edit.old.replace("\r\n", "\n")) {
-        return error.hint("the file has LF line endings, not CRLF");
-    }
-    if let Some(hint) = near_line(text, &edit.old) {
-        return error.hint(&hint);
-    }
-    if !edit.old.is_ascii() {
-        return error.hint("accented letters have two encodings that look the same; copy the text from read_file");
-    }
-    error.hint("read the file again and copy the text exactly")
-}
-
-/// A line that is nearly the first one of the text that was not found. Looked for only as far as it is quickly done.
-fn near_line(text: &str, old: &str) -> Option<String> {
-    const LONGEST_WANTED: usize = 1000;
-    const MOST_LINES: usize = 100_000;
-    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let first = old.lines().find(|line| !line.trim().is_empty())?;
-    if first.len() > LONGEST_WANTED {
-        return None;
-    }
-    let wanted = squeezed(first);
-    let lower = wanted.to_lowercase();
-    let near = |matches: &dyn Fn(&str) -> bool| {
-        let lines = text.lines().take(MOST_LINES).enumerate().filter(|(_, line)| line.len() <= 2 * LONGEST_WANTED);
-        lines
-            .map(|(number, line)| (number + 1, squeezed(line)))
-            .find(|(_, line)| matches(line))
-            .map(|(number, _)| number)
-    };
-    if let Some(line) = near(&|line| line == wanted || (wanted.len() > 8 && line.contains(&wanted))) {
-        return Some(format!("line {line} differs only in white space or trailing text; read it again"));
-    }
-    let line = near(&|line| line.to_lowercase() == lower)?;
-    Some(format!("line {line} differs only in letter case"))
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count() + 1
-}
-
-fn line_list(lines: &[usize]) -> String {
-    lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Args, StandardEditArgs};
-
-    #[track_caller]
-    fn check(arguments: &str, message: &str) {
-        let arguments: StandardEditArgs = serde_json::from_str(arguments).unwrap();
-        assert_eq!(Args::try_from(arguments).err().map(|error| error.message).as_deref(), Some(message));
-    }
-
-    #[test]
-    fn an_incomplete_edit_gets_an_error_that_names_the_missing_field() {
-        check(
-            r#"{"path": "a", "oldText": "x"}"#,
-            "newText is missing: send path, oldText and newText (empty to remove the text)",
-        );
-        check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: send path, oldText and newText");
-        check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText");
-        let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
-        check(
-            &format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#),
-            "replaceAll must be set in each of edits instead",
-        );
-        check(
-            &format!(r#"{{"path": "a", "oldText": "x", {edits}}}"#),
-            "newText is missing: send path, oldText and newText (empty to remove the text)",
-        );
+impl EditWork {
+    fn apply(&self, text: &str, shown: &str, cx: &CallContext<'_>) -> Result<EditedText, ToolError> {
+        match self {
+            Self::Change(edits) => apply_all(text, edits, shown, cx),
+            Self::Create(_) if !text.is_empty() => {
+                let message = format!("old_string is empty, which creates a file, but `{shown}` exists");
+                let error = ToolError::new(ErrorKind::AlreadyExists, message);
+                Err(error.hint("send the text to replace"))
+            }
+            Self::Create(content) => {
+                check_size("new_string", "max_edit_bytes", content.len() as u64, cx.limits.edit_bytes)?;
+                Ok(EditedText { text: content.clone(), replaced: 1, lines: vec![1], relaxations: Vec::new() })
+            }
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, IoMode, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, IoMode, ModelText, PolicyAction, Preview, ResourceAccess, Ticket, Tool,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -24,7 +24,10 @@ use crate::sys::stat::{FileKind, FileStat, timestamp};
 use crate::sys::syscall::readlinkat;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    registry.register(GetFileInfo { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("get_file_info")])
+    registry.register(
+        GetFileInfo { fence: fence.clone() },
+        [ToolBinding::standard_with_text::<Args, Outcome>("get_file_info")],
+    )
 }
 
 struct GetFileInfo {
@@ -36,6 +39,7 @@ struct GetFileInfo {
 #[serde(deny_unknown_fields)]
 struct Args {
     /// Path, relative to the workspace.
+    #[serde(alias = "file_path", alias = "filePath")]
     path: String,
 }
 
@@ -68,6 +72,23 @@ struct Outcome {
     /// SHA-256 of a file's contents; omitted if it may not be read or is too large.
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
+}
+
+impl ModelText for Outcome {
+    fn model_text(&self, _: Dialect) -> String {
+        let Self { path, r#type, size, mode, modified, links, target, .. } = self;
+        let mut text = format!("{path}: {type}, {size} bytes, mode {mode}, modified {modified}", type = r#type);
+        if *links > 1 && *r#type == "file" {
+            text.push_str(&format!(", {links} hard links"));
+        }
+        if let Some(target) = target {
+            text.push_str(&format!(", leads to {target}"));
+        }
+        if let Some(digest) = &self.sha256 {
+            text.push_str(&format!(", sha256 {digest}"));
+        }
+        text
+    }
 }
 
 impl Tool for GetFileInfo {

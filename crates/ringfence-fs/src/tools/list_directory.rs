@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringfence_kernel::{
-    CallContext, DirectoryEntries, DuplicateToolError, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket,
-    Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DirectoryEntries, DuplicateToolError, ModelText, PolicyAction, PolicyResource, Preview,
+    ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, lenient,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,16 +14,17 @@ use crate::Fence;
 use crate::fence::PathArg;
 use crate::mount::LocatedPath;
 use crate::path::name::{escape, escape_into, is_non_utf8};
-use crate::root::stat;
 use crate::root::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
+use crate::root::{OpenFile, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat, timestamp};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let standard = ToolBinding::standard::<StandardListArgs, StandardListResult>("list_directory");
+    let standard = ToolBinding::standard_with_text::<StandardListArgs, StandardListResult>("list_directory");
     let miniclaw = ToolBinding::miniclaw::<MiniclawListArgs, StandardListResult>("list_dir", Outcome::to_text);
     let crewagent = ToolBinding::crewagent::<CrewagentListArgs, CrewagentListResult>("fs.list");
-    registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw, crewagent])
+    let gemini = ToolBinding::model::<GeminiListArgs, StandardListResult>(Dialect::Gemini, "list_directory");
+    registry.register(ListDirectory { fence: fence.clone() }, [standard, miniclaw, crewagent, gemini])
 }
 
 struct ListDirectory {
@@ -34,14 +35,24 @@ struct ListDirectory {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardListArgs {
-    /// Path of the directory, relative to the workspace; `.` is its root.
-    path: String,
+    /// Directory to list; default: the workspace.
+    #[serde(default, alias = "dir_path", alias = "directory")]
+    path: Option<String>,
     /// Include subdirectories.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     recursive: bool,
     /// Include names that start with a dot.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     include_hidden: bool,
+}
+
+/// List a directory: names, and sizes of files.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct GeminiListArgs {
+    /// Default: the workspace.
+    #[serde(default, alias = "path", alias = "directory")]
+    dir_path: Option<String>,
 }
 
 /// List the entries of a directory in the workspace.
@@ -97,9 +108,21 @@ enum DetailListing {
 impl From<StandardListArgs> for Args {
     fn from(args: StandardListArgs) -> Self {
         Self {
-            path: PathArg::Standard(args.path),
+            path: PathArg::directory(args.path),
             depth: if args.recursive { ListDepth::All } else { ListDepth::One },
             hidden: if args.include_hidden { HiddenEntryListing::Included } else { HiddenEntryListing::Excluded },
+            links: SymlinkListing::Included,
+            details: DetailListing::Included,
+        }
+    }
+}
+
+impl From<GeminiListArgs> for Args {
+    fn from(args: GeminiListArgs) -> Self {
+        Self {
+            path: PathArg::directory(args.dir_path),
+            depth: ListDepth::One,
+            hidden: HiddenEntryListing::Included,
             links: SymlinkListing::Included,
             details: DetailListing::Included,
         }
@@ -131,7 +154,7 @@ impl From<CrewagentListArgs> for Args {
     }
 }
 
-struct ListDirectoryPlan {
+pub(super) struct ListDirectoryPlan {
     located: LocatedPath,
     resource: PolicyResource,
     directory: OwnedFd,
@@ -235,23 +258,12 @@ impl Tool for ListDirectory {
         let Args { path, depth, hidden, links, details } = args;
         let located = self.fence.locate_arg(&path, cx)?;
         let opened = located.open_directory(cx)?;
-        let real = opened.resolved.clone().unwrap_or_else(|| located.path.display());
-        let place = located.resource(opened.resolved);
-        let work = ListDirectoryPlan {
-            located,
-            resource: place.clone(),
-            directory: opened.fd,
-            real_path: real,
-            depth,
-            hidden,
-            links,
-            details,
-        };
-        Ok(ToolPlan { accesses: vec![ResourceAccess { action: PolicyAction::List, resource: place }], prepared: work })
+        let (access, work) = ListDirectoryPlan::new(located, opened);
+        Ok(ToolPlan { accesses: vec![access], prepared: ListDirectoryPlan { depth, hidden, links, details, ..work } })
     }
 
     fn preview(&self, work: &mut ListDirectoryPlan, _: &CallContext<'_>) -> Result<Preview, ToolError> {
-        Ok(Preview::new(&format!("list `{}`", work.located.shown), ""))
+        Ok(ListDirectoryPlan::preview(work))
     }
 
     fn run(&self, work: ListDirectoryPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
@@ -261,6 +273,68 @@ impl Tool for ListDirectory {
             ListDepth::All => list_all(work, ticket.context()),
         };
         outcome.map(|outcome| Outcome { shadowed, ..outcome })
+    }
+}
+
+impl ListDirectoryPlan {
+    /// A list of everything in one directory.
+    fn new(located: LocatedPath, opened: OpenFile) -> (ResourceAccess, Self) {
+        let real_path = opened.resolved.clone().unwrap_or_else(|| located.path.display());
+        let resource = located.resource(opened.resolved);
+        let access = ResourceAccess { action: PolicyAction::List, resource: resource.clone() };
+        let plan = Self {
+            located,
+            resource,
+            directory: opened.fd,
+            real_path,
+            depth: ListDepth::One,
+            hidden: HiddenEntryListing::Included,
+            links: SymlinkListing::Included,
+            details: DetailListing::Included,
+        };
+        (access, plan)
+    }
+
+    /// The list of a directory that a model reads as if it were a file.
+    pub(super) fn for_model(located: LocatedPath, cx: &CallContext<'_>) -> Result<(ResourceAccess, Self), ToolError> {
+        let opened = located.open_directory(cx)?;
+        Ok(Self::new(located, opened))
+    }
+
+    pub(super) fn preview(&self) -> Preview {
+        Preview::new(&format!("list `{}`", self.located.shown), "")
+    }
+
+    /// The directory as replies spell it, and its list.
+    pub(super) fn run_for_model(self, cx: &CallContext<'_>) -> Result<(String, String), ToolError> {
+        let outcome = list(self, cx)?;
+        let shown = outcome.shown.clone();
+        Ok((shown, StandardListResult::from(outcome).model_text(Dialect::Claude)))
+    }
+}
+
+impl ModelText for StandardListResult {
+    fn model_text(&self, _: Dialect) -> String {
+        let mut text = String::new();
+        for ListedEntry { name, r#type, size, .. } in &self.entries {
+            let _ = match (*r#type, size) {
+                ("directory", _) => writeln!(text, "{name}/"),
+                ("symlink", _) => writeln!(text, "{name}@"),
+                (_, Some(size)) => writeln!(text, "{name}\t{size}"),
+                (_, None) => writeln!(text, "{name}"),
+            };
+        }
+        if self.entries.is_empty() {
+            text.push_str("[the directory is empty]\n");
+        }
+        if let Some(total) = self.total {
+            let _ = writeln!(text, "[{} of {total} entries; list a subdirectory for the rest]", self.entries.len());
+        }
+        if self.unreadable > 0 {
+            let _ = writeln!(text, "[{} directories could not be read]", self.unreadable);
+        }
+        text.truncate(text.trim_end().len());
+        text
     }
 }
 

@@ -6,21 +6,28 @@ mod changes;
 mod copy_file;
 mod create_directory;
 mod delete_file;
+mod edit_args;
 mod edit_file;
 mod find_files;
 mod get_file_info;
 mod list_directory;
 mod move_file;
+mod numbered_text;
 mod patch_args;
+mod read_args;
 mod read_file;
+mod search_args;
 mod search_files;
+mod text_edit;
 mod undo;
 mod write_file;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use ringfence_kernel::{CallContext, DuplicateToolError, ErrorKind, Ticket, ToolError, ToolRegistry};
+use ringfence_kernel::{
+    CallContext, Dialect, DuplicateToolError, ErrorKind, ModelText, Ticket, ToolError, ToolRegistry, short_change_id,
+};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,10 +98,17 @@ struct ChangedFile {
     /// the two would be the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     collides_with: Option<String>,
+    /// The verb of its text for an existing file.
+    #[serde(skip)]
+    verb: &'static str,
 }
 
 impl ChangedFile {
+    /// The contents that a session leaves are contents that it has seen.
     fn new(shown: String, written: &WriteResult, ticket: &Ticket<'_>) -> Self {
+        if let (Some(digest), Some(memory)) = (written.digest, ticket.context().memory()) {
+            memory.seen.add(digest.bytes());
+        }
         Self {
             path: shown,
             size: written.size,
@@ -103,8 +117,39 @@ impl ChangedFile {
             created: written.created,
             links_broken: written.links_broken,
             collides_with: written.collides_with.clone(),
+            verb: "replaced",
         }
     }
+
+    /// The same with another verb for an existing file.
+    fn with_verb(self, verb: &'static str) -> Self {
+        Self { verb, ..self }
+    }
+}
+
+impl ModelText for ChangedFile {
+    fn model_text(&self, _: Dialect) -> String {
+        let Self { path, size, change, created, links_broken, collides_with, verb, .. } = self;
+        let mut text = match change {
+            None => format!("{path} has these contents already"),
+            Some(change) => {
+                let verb = if *created { "created" } else { verb };
+                format!("{verb} {path}, {size} bytes{}", change_note(change))
+            }
+        };
+        if *links_broken > 0 {
+            text.push_str(&format!("\n[{links_broken} other hard links keep the old contents]"));
+        }
+        if let Some(other) = collides_with {
+            text.push_str(&format!("\n[on other systems {other} would be the same file]"));
+        }
+        text
+    }
+}
+
+/// The ID of a change behind what it did, in texts for models.
+fn change_note(change: &str) -> String {
+    format!(" ({})", short_change_id(change))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]

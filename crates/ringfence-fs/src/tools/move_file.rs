@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, ErrorKind, IoMode, PolicyAction, Preview, ResourceAccess, Ticket, Tool,
-    ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, IoMode, ModelText, PolicyAction, Preview, ResourceAccess,
+    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, lenient,
 };
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -30,6 +30,7 @@ use crate::sys::errno::{errno_error, wrong_type};
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
+use crate::tools::change_note;
 use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, accesses_below, scan_tree};
 use crate::txn::recover::recover;
 use crate::txn::run::{PlannedStep, Transaction};
@@ -37,7 +38,8 @@ use crate::txn::step::StepError;
 use crate::txn::write::{DisplacedFile, inode_of};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    registry.register(MoveFile { fence: fence.clone() }, [ToolBinding::standard::<Args, Outcome>("move_file")])
+    registry
+        .register(MoveFile { fence: fence.clone() }, [ToolBinding::standard_with_text::<Args, Outcome>("move_file")])
 }
 
 struct MoveFile {
@@ -48,12 +50,10 @@ struct MoveFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// Old path.
     from: String,
-    /// New path.
     to: String,
     /// Replace a file at `to`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     overwrite: bool,
 }
 
@@ -77,6 +77,13 @@ struct Outcome {
     overwritten: bool,
     /// The id of this change.
     change: String,
+}
+
+impl ModelText for Outcome {
+    fn model_text(&self, _: Dialect) -> String {
+        let over = if self.overwritten { ", replacing the file there" } else { "" };
+        format!("moved {} to {}{over}{}", self.from, self.to, change_note(&self.change))
+    }
 }
 
 impl Tool for MoveFile {

@@ -1,4 +1,4 @@
-//! Arguments of `apply_patch` in each dialect: a unified diff, or an update of front matter.
+//! Arguments of `apply_patch` in each dialect: a patch, or an update of front matter.
 //!
 //! Everything that callers may write ends as one `Args`, with the diff parsed and hashes decoded.
 //!
@@ -19,8 +19,8 @@ use crate::fence::PathArg;
 use crate::patch::{self, FilePatch};
 use crate::read::digest::Digest;
 
-/// Apply a unified diff, as printed by `git diff`: pass it as `patch`. Changes to several files are atomic.
-/// Context and removed lines must match the file exactly; line numbers may be omitted where these lines occur only
+/// Apply a unified diff, as printed by `git diff`, or a `*** Begin Patch` patch: pass it as `patch`. Changes to several
+/// files are atomic. Context and removed lines must match the file exactly; line numbers may be omitted where these lines occur only
 /// once. To update the front matter of a run's state file, set `path`, and pass as `patch` an object with the
 /// operation `updateFrontmatter`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -28,25 +28,38 @@ use crate::read::digest::Digest;
 pub(super) struct StandardPatchArgs {
     /// The file to change. A diff names its files itself and needs no path; if there is one, it must be the diff's only
     /// file.
+    #[serde(alias = "file_path", alias = "filePath")]
     path: Option<String>,
     /// The diff as a string, or a front matter update.
+    #[serde(alias = "input", alias = "diff")]
     patch: PatchInput,
     /// Change the file only if this is its current SHA-256, as returned by `read_file`. For one file only.
     if_match_sha256: Option<String>,
 }
 
-/// Apply a unified diff, as printed by `git diff`. Changes to several files are atomic.
+/// Apply a unified diff, as printed by `git diff`, or a `*** Begin Patch` patch. Changes to several files are atomic.
 // The same where there is no run, and so no front matter to update: its schema is most of the other one.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct DiffPatchArgs {
     /// Not needed: a diff names its files itself.
+    #[serde(alias = "file_path", alias = "filePath")]
+    #[schemars(skip)]
     path: Option<String>,
-    /// The diff.
     #[schemars(with = "String")]
+    #[serde(alias = "input", alias = "diff")]
     patch: PatchInput,
-    /// Apply only if the file has this SHA-256. For one file only.
+    /// Only if the one file has this SHA-256 now.
     if_match_sha256: Option<String>,
+}
+
+/// Edit files with a patch: `*** Begin Patch`, then per file `*** Add File: path`, `*** Update File: path` (and
+/// `*** Move to: path`) or `*** Delete File: path`, `*** End Patch`. All files or none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CodexPatchArgs {
+    #[serde(alias = "patch", alias = "diff")]
+    input: String,
 }
 
 /// Update the front matter of a run's state file; the rest of the file does not change.
@@ -179,6 +192,14 @@ impl TryFrom<DiffPatchArgs> for Args {
     fn try_from(args: DiffPatchArgs) -> Result<Self, ToolError> {
         let DiffPatchArgs { path, patch, if_match_sha256 } = args;
         StandardPatchArgs { path, patch, if_match_sha256 }.try_into()
+    }
+}
+
+impl TryFrom<CodexPatchArgs> for Args {
+    type Error = ToolError;
+
+    fn try_from(args: CodexPatchArgs) -> Result<Self, ToolError> {
+        Ok(Self::Diff { path: None, files: patch::parse(&args.input)?, if_match: None })
     }
 }
 

@@ -1,166 +1,38 @@
 //! `search_files`: search contents, with lines of context.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 
-use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, ErrorKind, IoMode, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket,
-    Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, IoMode, ModelText, PolicyAction, PolicyResource, Preview,
+    ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use rustix::fs::OFlags;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::Fence;
-use crate::fence::PathArg;
 use crate::mount::LocatedPath;
 use crate::path::guest::GuestPath;
 use crate::path::name::unescape;
 use crate::read::ignore::IgnoreRules;
 use crate::read::search::{
-    HiddenFileHandling, LineMatch, SearchQuery, SearchRoot, SearchScope, TextSearchResult, search_file, search_tree,
+    LineMatch, MatchCollection, SearchQuery, SearchRoot, TextSearchResult, search_file, search_tree,
 };
 use crate::sys::own_files::SAFE_OPEN;
-use crate::tools::glob;
-
-const LONGEST_PATTERN: usize = 4096;
-const MOST_CONTEXT: u64 = 20;
+use crate::tools::search_args::{Args, ClaudeGrepArgs, CrewagentSearchArgs, GeminiGrepArgs, StandardSearchArgs};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let standard = ToolBinding::standard::<StandardSearchArgs, Outcome>("search_files");
+    let standard = ToolBinding::standard_with_text::<StandardSearchArgs, Outcome>("search_files");
     let crewagent = ToolBinding::crewagent::<CrewagentSearchArgs, CrewagentSearchResult>("fs.search");
-    registry.register(SearchFiles { fence: fence.clone() }, [standard, crewagent])
+    let claude = ToolBinding::model::<ClaudeGrepArgs, Outcome>(Dialect::Claude, "Grep");
+    let gemini = ToolBinding::model::<GeminiGrepArgs, Outcome>(Dialect::Gemini, "grep_search");
+    registry.register(SearchFiles { fence: fence.clone() }, [standard, crewagent, claude, gemini])
 }
 
 struct SearchFiles {
     fence: Fence,
-}
-
-/// Search the contents of a file, or of all files in a directory tree. Hidden and ignored files are skipped unless
-/// `includeIgnored` is true; binary files and files that may hold secrets always are.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StandardSearchArgs {
-    /// Path of a file or a directory, relative to the workspace; `.` is its root.
-    path: String,
-    /// Text to find.
-    pattern: String,
-    /// `pattern` is a regular expression.
-    #[serde(default)]
-    regex: bool,
-    /// Ignore case.
-    #[serde(default)]
-    ignore_case: bool,
-    /// Only files whose path matches this glob.
-    glob: Option<String>,
-    /// Lines before each match; default 1.
-    #[schemars(range(max = 20))]
-    before: Option<u64>,
-    /// Lines after each match; default 1.
-    #[schemars(range(max = 20))]
-    after: Option<u64>,
-    /// Maximum number of matches; default 50.
-    #[schemars(range(min = 1))]
-    max_matches: Option<u64>,
-    /// Search hidden and ignored files too.
-    #[serde(default)]
-    include_ignored: bool,
-}
-
-/// Search a file, or all files in a directory tree, for matching lines. Matches are sorted by path and line.
-/// `.git`, `node_modules`, hidden directories, binary files and those that may hold secrets are skipped. A very long line
-/// is shown around its match.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CrewagentSearchArgs {
-    /// Path of a file or a directory, starting with a mount alias.
-    path: String,
-    /// Plain text, or a regular expression between slashes: `/fn \w+/`, or `/todo/i` to ignore case.
-    pattern: String,
-    /// Lines to show before each match; default 1.
-    #[schemars(range(max = 20))]
-    before: Option<u64>,
-    /// Lines to show after each match; default 1.
-    #[schemars(range(max = 20))]
-    after: Option<u64>,
-    /// Maximum number of matching lines; default 50.
-    #[schemars(range(min = 1))]
-    max_matches: Option<u64>,
-}
-
-struct Args {
-    path: PathArg,
-    pattern: String,
-    matcher: RegexMatcher,
-    before: u64,
-    after: u64,
-    most: u64,
-    scope: SearchScope,
-}
-
-impl TryFrom<StandardSearchArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: StandardSearchArgs) -> Result<Self, ToolError> {
-        let scope = SearchScope {
-            hidden: if args.include_ignored { HiddenFileHandling::Searched } else { HiddenFileHandling::Excluded },
-            ignore_files: !args.include_ignored,
-            excluded_directories: &[".git"],
-            glob: args.glob.as_deref().map(glob).transpose()?,
-        };
-        let matcher = matcher(&args.pattern, args.regex, args.ignore_case)?;
-        let lines = SearchContext { before: args.before, after: args.after, most: args.max_matches };
-        Self::new(PathArg::Standard(args.path), args.pattern, matcher, lines, scope)
-    }
-}
-
-impl TryFrom<CrewagentSearchArgs> for Args {
-    type Error = ToolError;
-
-    fn try_from(args: CrewagentSearchArgs) -> Result<Self, ToolError> {
-        let scope = SearchScope {
-            hidden: HiddenFileHandling::FilesOnly,
-            ignore_files: false,
-            excluded_directories: &[".git", "node_modules"],
-            glob: None,
-        };
-        let between = args.pattern.strip_prefix('/');
-        let matcher = match between.and_then(|rest| rest.rsplit_once('/')) {
-            Some((regex, "")) if !regex.is_empty() => matcher(regex, true, false)?,
-            Some((regex, "i")) if !regex.is_empty() => matcher(regex, true, true)?,
-            _ => matcher(&args.pattern, false, false)?,
-        };
-        let lines = SearchContext { before: args.before, after: args.after, most: args.max_matches };
-        Self::new(PathArg::Mounted(args.path), args.pattern, matcher, lines, scope)
-    }
-}
-
-/// Context lines around a match.
-struct SearchContext {
-    before: Option<u64>,
-    after: Option<u64>,
-    most: Option<u64>,
-}
-
-impl Args {
-    fn new(
-        path: PathArg,
-        pattern: String,
-        matcher: RegexMatcher,
-        lines: SearchContext,
-        scope: SearchScope,
-    ) -> Result<Self, ToolError> {
-        let within = |field, lines: Option<u64>| match lines.unwrap_or(1) {
-            lines @ ..=MOST_CONTEXT => Ok(lines),
-            _ => Err(ToolError::invalid(field, "must be at most 20")),
-        };
-        let (before, after) = (within("before", lines.before)?, within("after", lines.after)?);
-        let most = lines.most.unwrap_or(50);
-        if most == 0 {
-            return Err(ToolError::invalid("maxMatches", "must be at least 1"));
-        }
-        Ok(Self { path, pattern, matcher, before, after, most, scope })
-    }
 }
 
 struct SearchFilesPlan {
@@ -181,6 +53,18 @@ struct Outcome {
     /// True when there are more matches than were returned.
     truncated: bool,
     stats: SearchStats,
+    #[serde(skip)]
+    shape: SearchTextShape,
+}
+
+/// Form of the text of a result.
+#[derive(Clone, Copy, Debug)]
+struct SearchTextShape {
+    collect: MatchCollection,
+    /// Lines around a match are shown.
+    has_context: bool,
+    /// Number of the first match that was not left out, from 0.
+    first: u64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -193,6 +77,8 @@ struct SearchMatch {
     text: String,
     before: Vec<String>,
     after: Vec<String>,
+    #[serde(skip)]
+    count: u64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -231,7 +117,7 @@ struct CrewagentSearchStats {
 
 impl From<Outcome> for CrewagentSearchResult {
     fn from(outcome: Outcome) -> Self {
-        let Outcome { matches, truncated, stats: SearchStats { files_scanned, matches_found, .. } } = outcome;
+        let Outcome { matches, truncated, stats: SearchStats { files_scanned, matches_found, .. }, .. } = outcome;
         Self { matches, truncated, stats: CrewagentSearchStats { files_scanned, matches_found } }
     }
 }
@@ -276,10 +162,12 @@ impl Tool for SearchFiles {
             matcher: args.matcher,
             before: count(args.before),
             after: count(args.after),
-            most: count(args.most.min(cx.limits.search_matches)),
+            most: count(args.most.min(cx.limits.search_matches).saturating_add(args.skipped)),
+            collect: args.collect,
             scope: args.scope,
         };
-        let found = match target {
+        let shape = SearchTextShape { collect: args.collect, has_context: args.has_context, first: args.skipped };
+        let mut found = match target {
             SearchTarget::File(file) => search_file(&query, file, cx)?,
             SearchTarget::Tree { start, place } => {
                 let rules =
@@ -293,24 +181,25 @@ impl Tool for SearchFiles {
                 search_tree(&query, start, rules, at, cx)?
             }
         };
-        Ok(Outcome::new(found, &located, cx.limits.search_bytes))
+        found.hits.drain(..found.hits.len().min(count(args.skipped)));
+        Ok(Outcome::new(found, &located, shape, cx.limits.search_bytes))
     }
 }
 
 impl Outcome {
     /// As many matches as fit.
-    fn new(found: TextSearchResult, located: &LocatedPath, most_bytes: u64) -> Self {
+    fn new(found: TextSearchResult, located: &LocatedPath, shape: SearchTextShape, most_bytes: u64) -> Self {
         let TextSearchResult { hits, mut truncated, scanned, skipped } = found;
         let matches_found = hits.len() as u64;
         let mut left = most_bytes;
         let mut matches = Vec::with_capacity(hits.len());
-        for LineMatch { path, line, column, text, before, after } in hits {
+        for LineMatch { path, line, column, text, before, after, count } in hits {
             let path = match (path.is_empty(), located.shown.as_str()) {
                 (true, shown) => shown.to_owned(),
                 (false, ".") => path,
                 (false, shown) => format!("{shown}/{path}"),
             };
-            let found = SearchMatch { path, line, column, text, before, after };
+            let found = SearchMatch { path, line, column, text, before, after, count };
             // Counted as it will be written: what has to be escaped takes more.
             let size = serde_json::to_string(&found).map_or(u64::MAX, |text| text.len() as u64);
             let Some(rest) = left.checked_sub(size) else {
@@ -328,12 +217,92 @@ impl Outcome {
             skipped_secret: skipped.secret,
             skipped_denied: skipped.denied,
         };
-        Self { matches, truncated, stats }
+        Self { matches, truncated, stats, shape }
+    }
+
+    /// Each file once, with its matches below it: `N: text`, and `N- text` for a line around one.
+    fn lines(&self) -> String {
+        let mut text = String::new();
+        // The file, and the last of its lines that is there.
+        let (mut path, mut last) = ("", 0);
+        for (at, found) in self.matches.iter().enumerate() {
+            if found.path != path {
+                (path, last) = (&found.path, 0);
+                let _ = writeln!(text, "{path}");
+            }
+            if self.shape.has_context {
+                let first = found.line.saturating_sub(found.before.len() as u64);
+                for (number, around) in (first..found.line).zip(&found.before).filter(|(number, _)| *number > last) {
+                    let _ = writeln!(text, "{number}- {around}");
+                }
+            }
+            let _ = writeln!(text, "{}: {}", found.line, found.text);
+            last = found.line;
+            if self.shape.has_context {
+                let next = self.matches.get(at + 1).filter(|next| next.path == found.path).map(|next| next.line);
+                for (number, around) in (found.line + 1..next.unwrap_or(u64::MAX)).zip(&found.after) {
+                    let _ = writeln!(text, "{number}- {around}");
+                    last = number;
+                }
+            }
+        }
+        text
+    }
+
+    /// The totals, and how to go on.
+    fn summary(&self, dialect: Dialect) -> String {
+        let files = self.matches.iter().map(|found| &found.path).collect::<BTreeSet<_>>().len();
+        let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+        let mut text = match self.shape.collect {
+            _ if self.matches.is_empty() => format!("no match in {} files", self.stats.files_scanned),
+            MatchCollection::Lines => {
+                format!("{} in {}", plural(self.matches.len(), "match", "matches"), plural(files, "file", "files"))
+            }
+            MatchCollection::First | MatchCollection::Count => plural(files, "file", "files"),
+        };
+        if self.truncated {
+            let next = self.shape.first + self.matches.len() as u64;
+            text.push_str("; there are more: ");
+            match dialect {
+                Dialect::Claude => text.push_str(&format!("go on with offset {next}, or narrow the search")),
+                _ => text.push_str("narrow the pattern or the path"),
+            }
+        }
+        let SearchStats { skipped_binary, skipped_unreadable, skipped_secret, skipped_denied, .. } = &self.stats;
+        let skipped = [
+            (skipped_binary, "binary"),
+            (skipped_unreadable, "unreadable"),
+            (skipped_secret, "secret"),
+            (skipped_denied, "denied"),
+        ];
+        let skipped: Vec<String> = skipped
+            .into_iter()
+            .filter(|(count, _)| **count > 0)
+            .map(|(count, kind)| format!("{count} {kind}"))
+            .collect();
+        if !skipped.is_empty() {
+            text.push_str(&format!("; skipped {}", skipped.join(", ")));
+        }
+        text
+    }
+}
+
+impl ModelText for Outcome {
+    fn model_text(&self, dialect: Dialect) -> String {
+        let mut text = match self.shape.collect {
+            MatchCollection::Lines => self.lines(),
+            MatchCollection::First => self.matches.iter().map(|found| format!("{}\n", found.path)).collect(),
+            MatchCollection::Count => {
+                self.matches.iter().map(|found| format!("{}: {}\n", found.path, found.count)).collect()
+            }
+        };
+        let _ = write!(text, "[{}]", self.summary(dialect));
+        text
     }
 }
 
 /// The ignore rules of the directories above the one that is searched.
-fn ignore_rules_above(located: &LocatedPath, real: &str, cx: &CallContext<'_>) -> IgnoreRules {
+pub(super) fn ignore_rules_above(located: &LocatedPath, real: &str, cx: &CallContext<'_>) -> IgnoreRules {
     let mut rules = IgnoreRules::default();
     let bytes = unescape(real);
     if bytes == b"." {
@@ -348,34 +317,4 @@ fn ignore_rules_above(located: &LocatedPath, real: &str, cx: &CallContext<'_>) -
         }
     }
     rules
-}
-
-/// A matcher that takes time in proportion to the text, whatever the pattern.
-fn matcher(pattern: &str, regex: bool, ignore_case: bool) -> Result<RegexMatcher, ToolError> {
-    if pattern.is_empty() {
-        return Err(ToolError::invalid("pattern", "must not be empty"));
-    }
-    if pattern.len() > LONGEST_PATTERN {
-        return Err(ToolError::invalid("pattern", "must have at most 4096 bytes"));
-    }
-    if pattern.contains('\n') {
-        return Err(ToolError::invalid("pattern", "must not contain a newline: lines are matched one by one"));
-    }
-    let mut builder = RegexMatcherBuilder::new();
-    builder
-        .case_insensitive(ignore_case)
-        .multi_line(true)
-        .crlf(true)
-        .fixed_strings(!regex)
-        .size_limit(1 << 20)
-        .dfa_size_limit(8 << 20);
-    builder.build(pattern).map_err(|error| {
-        let said = error.to_string();
-        let reason = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        if regex {
-            ToolError::invalid("pattern", &format!("is not a valid regular expression: {reason}"))
-        } else {
-            ToolError::invalid("pattern", &format!("cannot be used: {reason}"))
-        }
-    })
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_kernel::{
-    CallContext, CallOrigin, DuplicateToolError, ErrorKind, PolicyAction, PolicyResource, Preview, ResourceAccess,
-    Sensitivity, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    CallContext, CallOrigin, Dialect, DuplicateToolError, ErrorKind, ModelText, PolicyAction, PolicyResource, Preview,
+    ResourceAccess, Sensitivity, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, lenient,
+    short_change_id,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,14 +23,21 @@ use crate::mount::Mount;
 use crate::mount::repository::RepositoryDetector;
 use crate::path::name::unescape;
 use crate::preview::{DiffPreview, fingerprint};
+use crate::tools::change_note;
+use crate::tools::changes::whole_change_id;
 use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, accesses_below, scan_tree};
 use crate::txn::recover::recover_under;
 use crate::txn::run::interrupted_error;
 use crate::undo::apply::{UndoAction, UndoForce, UndoPlan};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    registry.register(UndoTool { fence: fence.clone() }, [ToolBinding::standard::<UndoArgs, Outcome>("undo")])?;
-    registry.register(RedoTool(UndoTool { fence: fence.clone() }), [ToolBinding::standard::<RedoArgs, Outcome>("redo")])
+    let undo = ToolBinding::standard_with_text::<UndoArgs, Outcome>("undo");
+    let claude = ToolBinding::model::<ModelUndoArgs, Outcome>(Dialect::Claude, "Undo");
+    let gemini = ToolBinding::model::<ModelUndoArgs, Outcome>(Dialect::Gemini, "undo");
+    let codex = ToolBinding::model::<ModelUndoArgs, Outcome>(Dialect::Codex, "undo");
+    registry.register(UndoTool { fence: fence.clone() }, [undo, claude, gemini, codex])?;
+    let redo = ToolBinding::standard_with_text::<RedoArgs, Outcome>("redo");
+    registry.register(RedoTool(UndoTool { fence: fence.clone() }), [redo])
 }
 
 /// In one line, as many things that would be done are named.
@@ -64,12 +72,29 @@ struct UndoArgs {
     /// Every change since this time (RFC 3339).
     since: Option<String>,
     /// Only report what would be done.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     dry_run: bool,
     // Undo even where paths changed since. Only for persons: agents do not see this option.
     #[serde(default)]
     #[schemars(skip)]
     force: bool,
+}
+
+/// Undo the last change of this session, or the given one.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ModelUndoArgs {
+    /// Its id, such as `c-1906185f`.
+    #[serde(default, alias = "id", alias = "change_id")]
+    change: Option<String>,
+}
+
+impl From<ModelUndoArgs> for Args {
+    fn from(args: ModelUndoArgs) -> Self {
+        let named = args.change.filter(|change| !change.is_empty());
+        let selector = named.map_or(ChangeSelector::Last, ChangeSelector::One);
+        Self { selector, dry_run: false, force: UndoForce::No }
+    }
 }
 
 /// Reapply what the last `undo` reverted, or the given one.
@@ -95,6 +120,20 @@ enum ChangeSelector {
     OneUndo(String),
     Session(String),
     Since(SystemTime),
+}
+
+impl ChangeSelector {
+    /// The same selection with the whole ID of a change that was named by the start of it.
+    fn with_whole_id(&self, journals: &[MountJournalEntries], origin: &CallOrigin) -> Result<Self, ToolError> {
+        let entries = journals.iter().flat_map(|(_, entries)| entries);
+        let mine = entries.filter(|entry| origin.may_undo || entry.change.session == origin.session);
+        let whole = |id: &str| whole_change_id(id, mine.map(|entry| entry.change.change.as_str()));
+        Ok(match self {
+            Self::One(id) => Self::One(whole(id)?),
+            Self::OneUndo(id) => Self::OneUndo(whole(id)?),
+            other => other.clone(),
+        })
+    }
 }
 
 impl TryFrom<UndoArgs> for Args {
@@ -162,6 +201,31 @@ struct Outcome {
     /// The diff of a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<String>,
+    /// What was undone is an undo.
+    #[serde(skip)]
+    is_redo: bool,
+}
+
+impl ModelText for Outcome {
+    fn model_text(&self, _: Dialect) -> String {
+        let undone: Vec<&str> = self.undone.iter().map(|change| short_change_id(change)).collect();
+        let verb = match (self.is_redo, self.dry_run) {
+            (true, _) => "reverted the undo",
+            (false, true) => "would undo",
+            (false, false) => "undid",
+        };
+        let mut text = format!("{verb} {}: {}", undone.join(", "), self.paths.join(", "));
+        if !self.change.is_empty() {
+            text.push_str(&change_note(&self.change));
+        }
+        if self.lost {
+            text.push_str("\n[the contents before this undo were too large to keep; it cannot be undone]");
+        }
+        if let Some(diff) = &self.diff {
+            text.push_str(&format!("\n{}", diff.trim_end()));
+        }
+        text
+    }
 }
 
 impl Tool for UndoTool {
@@ -235,6 +299,7 @@ impl Tool for UndoTool {
             dry_run,
             lost,
             diff: None,
+            is_redo: false,
         };
         if dry_run {
             outcome.diff = Some(preview_diffs(&parts, cx)?.into_text());
@@ -333,7 +398,7 @@ impl Tool for RedoTool {
     }
 
     fn run(&self, work: UndoToolPlan, ticket: &Ticket<'_>) -> Result<Outcome, ToolError> {
-        self.0.run(work, ticket)
+        self.0.run(work, ticket).map(|outcome| Outcome { is_redo: true, ..outcome })
     }
 }
 
@@ -341,7 +406,9 @@ impl UndoTool {
     /// The changes that are meant, the newest first, by the mounts that they are on.
     fn find(&self, which: &ChangeSelector, origin: &CallOrigin) -> Result<Vec<MountJournalEntries>, ToolError> {
         let (mut found, mut refused): (Vec<MountJournalEntries>, _) = (Vec::new(), None);
-        for (mount, entries) in self.fence.mount_changes()? {
+        let journals = self.fence.mount_changes()?;
+        let which = &which.with_whole_id(&journals, origin)?;
+        for (mount, entries) in journals {
             match select_changes(which, &entries, origin) {
                 Ok(picked) if picked.is_empty() => {}
                 Ok(picked) => found.push((mount, picked)),

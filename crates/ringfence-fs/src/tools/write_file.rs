@@ -1,30 +1,33 @@
 //! `write_file`: create a file or replace its contents.
 
 use ringfence_kernel::{
-    CallContext, DuplicateToolError, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError,
-    ToolPlan, ToolRegistry,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, PolicyAction, Preview, ResourceAccess, Ticket, Tool,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry, lenient,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Fence;
 use crate::fence::PathArg;
+use crate::mount::LocatedPath;
 use crate::mount::write_target::{ParentDirPolicy, WriteTarget, WriteTargetKind};
 use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_planned, fingerprint};
-use crate::read::content::hash_up_to;
+use crate::read::content::{hash, hash_up_to};
 use crate::read::digest::{Digest, check_match};
-use crate::sys::stat::FileStat;
+use crate::sys::stat::{FileKind, FileStat};
 use crate::tools::{ChangedFile, ContentEncoding, check_size};
 use crate::txn::stage::FileBody;
 use crate::txn::write::replace;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let standard = ToolBinding::standard::<StandardWriteArgs, ChangedFile>("write_file");
+    let standard = ToolBinding::standard_with_text::<StandardWriteArgs, ChangedFile>("write_file");
     let miniclaw = ToolBinding::miniclaw::<MiniclawWriteArgs, ChangedFile>("write_file", |changed: &ChangedFile| {
         format!("ok: wrote {} bytes to {}", changed.size, changed.path)
     });
     let crewagent = ToolBinding::crewagent::<CrewagentWriteArgs, CrewagentWriteResult>("fs.write");
-    registry.register(WriteFile { fence: fence.clone() }, [standard, miniclaw, crewagent])
+    let claude = ToolBinding::model::<ClaudeWriteArgs, ChangedFile>(Dialect::Claude, "Write");
+    let gemini = ToolBinding::model::<GeminiWriteArgs, ChangedFile>(Dialect::Gemini, "write_file");
+    registry.register(WriteFile { fence: fence.clone() }, [standard, miniclaw, crewagent, claude, gemini])
 }
 
 struct WriteFile {
@@ -35,14 +38,14 @@ struct WriteFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StandardWriteArgs {
-    /// Path of the file, relative to the workspace.
+    /// Relative to the workspace.
+    #[serde(alias = "file_path", alias = "filePath")]
     path: String,
-    /// New contents.
     content: String,
     #[serde(default)]
     encoding: ContentEncoding,
     /// Create missing parent directories.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::scalar")]
     create_dirs: bool,
     /// Only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
@@ -70,6 +73,24 @@ struct CrewagentWriteArgs {
     if_match_sha256: Option<String>,
 }
 
+/// Create a file, or replace all of its contents. Read an existing file first; to change a part of it, use `Edit`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ClaudeWriteArgs {
+    #[serde(alias = "path", alias = "filePath")]
+    file_path: String,
+    content: String,
+}
+
+/// Create a file, or replace all of its contents. Read an existing file first; to change a part of it, use `replace`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct GeminiWriteArgs {
+    #[serde(alias = "path", alias = "filePath")]
+    file_path: String,
+    content: String,
+}
+
 /// Result in the crewagent dialect.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -90,6 +111,39 @@ struct Args {
     content: Vec<u8>,
     parents: ParentDirPolicy,
     if_match: Option<Digest>,
+    overwrite: OverwritePolicy,
+}
+
+/// Files that may be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OverwritePolicy {
+    Any,
+    /// Those whose contents this session has read or written. Holds the name of the tool that reads one.
+    Seen(&'static str),
+}
+
+impl From<ClaudeWriteArgs> for Args {
+    fn from(args: ClaudeWriteArgs) -> Self {
+        Self::for_model(args.file_path, args.content, "Read")
+    }
+}
+
+impl From<GeminiWriteArgs> for Args {
+    fn from(args: GeminiWriteArgs) -> Self {
+        Self::for_model(args.file_path, args.content, "read_file")
+    }
+}
+
+impl Args {
+    fn for_model(path: String, content: String, read_tool: &'static str) -> Self {
+        Self {
+            path: PathArg::Standard(path),
+            content: content.into_bytes(),
+            parents: ParentDirPolicy::CreateMissing,
+            if_match: None,
+            overwrite: OverwritePolicy::Seen(read_tool),
+        }
+    }
 }
 
 impl TryFrom<StandardWriteArgs> for Args {
@@ -101,6 +155,7 @@ impl TryFrom<StandardWriteArgs> for Args {
             content: args.encoding.decode(args.content)?,
             parents: if args.create_dirs { ParentDirPolicy::CreateMissing } else { ParentDirPolicy::MustExist },
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
+            overwrite: OverwritePolicy::Any,
         })
     }
 }
@@ -114,6 +169,7 @@ impl TryFrom<CrewagentWriteArgs> for Args {
             content: args.content.into_bytes(),
             parents: ParentDirPolicy::CreateMissing,
             if_match: args.if_match_sha256.map(|hex| Digest::from_hex("ifMatchSha256", &hex)).transpose()?,
+            overwrite: OverwritePolicy::Any,
         })
     }
 }
@@ -125,6 +181,7 @@ impl From<MiniclawWriteArgs> for Args {
             content: args.content.into_bytes(),
             parents: ParentDirPolicy::CreateMissing,
             if_match: None,
+            overwrite: OverwritePolicy::Any,
         }
     }
 }
@@ -146,11 +203,14 @@ impl Tool for WriteFile {
     const IDEMPOTENT: bool = true;
 
     fn plan(&self, args: Args, cx: &CallContext<'_>) -> Result<ToolPlan<WriteFilePlan>, ToolError> {
-        let Args { path, content, parents, if_match } = args;
+        let Args { path, content, parents, mut if_match, overwrite } = args;
         let located = self.fence.locate_arg(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
         let target = WriteTarget::find(&located, WriteTargetKind::File, parents)?;
         let seen = target.stat()?;
+        if let (Some(old), OverwritePolicy::Seen(read_tool)) = (&seen, overwrite) {
+            if_match = check_seen(&located, &target, old, read_tool, cx)?;
+        }
         let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
         let mut accesses = vec![ResourceAccess { action, resource: target.resource() }];
         accesses.extend(seen.map(|seen| target.loss(&seen, cx)).transpose()?.flatten());
@@ -195,5 +255,36 @@ impl Tool for WriteFile {
             Ok(FileBody::Bytes(content))
         })?;
         Ok(ChangedFile::new(target.shown, &written, ticket))
+    }
+}
+
+/// The digest of the contents that are replaced, if this session has seen them. A file without contents has none to see.
+fn check_seen(
+    located: &LocatedPath,
+    target: &WriteTarget,
+    old: &FileStat,
+    read_tool: &str,
+    cx: &CallContext<'_>,
+) -> Result<Option<Digest>, ToolError> {
+    if old.size == 0 || old.kind != FileKind::File {
+        return Ok(None);
+    }
+    let refuse = |advice: &str| {
+        let message = format!(
+            "`{}` exists with {} bytes that this session has not seen as they are now; nothing was written",
+            target.shown, old.size
+        );
+        Err(ToolError::new(ErrorKind::Conflict, message).hint(advice))
+    };
+    let file = match located.open_content(cx) {
+        Ok(file) if file.stat.id == old.id => file,
+        // It cannot be read, so it was not.
+        _ => return refuse("delete it first, or write another file"),
+    };
+    let digest = hash(&located.mount.digests, &file, &target.shown, cx)?;
+    let is_seen = |digest: &Digest| cx.memory().is_some_and(|memory| memory.seen.contains(&digest.bytes()));
+    match digest.filter(is_seen) {
+        Some(digest) => Ok(Some(digest)),
+        None => refuse(&format!("read it with {read_tool} first")),
     }
 }

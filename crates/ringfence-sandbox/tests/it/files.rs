@@ -224,6 +224,9 @@ fn check_moved(world: &SandboxFixture, view: &ringfence_kernel::WorkspaceView, p
         toolchains: &[],
         egress: None,
         stdin: None,
+        output: ringfence_sandbox::OutputCapture::Separate,
+        directory_report: None,
+        network: None,
     };
     match world.sandbox.run(&job, &crate::fixture::OutputObserver::default()) {
         Ok(ended) => assert_eq!(ended.stdout.text(), ""),

@@ -14,8 +14,8 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{ExposedDir, WorkspaceView};
 use ringfence_sandbox::{
-    Isolation, JailError, JailFallback, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, RunResult,
-    Sandbox, SandboxSettings, Toolchain,
+    Isolation, JailError, JailFallback, JailJob, JailLimits, JailScript, OutputCapture, OutputStream, ProgramObserver,
+    RunResult, Sandbox, SandboxSettings, Toolchain,
 };
 use ringfence_testkit::executable::copy_executable;
 use ringfence_testkit::patience::PATIENCE;
@@ -261,6 +261,9 @@ impl SandboxFixture {
             toolchains: &self.toolchains,
             egress: None,
             stdin: None,
+            output: OutputCapture::Separate,
+            directory_report: None,
+            network: None,
         }
     }
 }
@@ -290,6 +293,11 @@ pub(crate) struct OutputObserver {
 impl OutputObserver {
     pub(crate) fn stopping_at(word: &'static str) -> Self {
         Self { stop_at: Some(word), ..Self::default() }
+    }
+
+    /// Ends the program.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 }
 

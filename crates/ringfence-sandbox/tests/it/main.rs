@@ -16,3 +16,4 @@ mod memory;
 mod process_lifetimes;
 mod programs;
 mod resource_exhaustion;
+mod shells;

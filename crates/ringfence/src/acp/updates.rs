@@ -375,7 +375,17 @@ pub(super) fn tool_kind(tool: &str) -> &'static str {
         | "undo" | "redo" => "edit",
         "delete_file" => "delete",
         "move_file" => "move",
-        "run_code" => "execute",
+        "run_code"
+        | "Bash"
+        | "exec_command"
+        | "run_shell_command"
+        | "job_output"
+        | "stop_job"
+        | "TaskOutput"
+        | "TaskStop"
+        | "write_stdin"
+        | "read_background_output"
+        | "stop_background_command" => "execute",
         "web_fetch" | "web_search" => "fetch",
         _ => "other",
     }

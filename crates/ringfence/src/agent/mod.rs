@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ringfence_agent::{Agent, AgentLimits, AgentObserver, AgentOutcome, LanguageModel, LedgerSink, MessageHistory};
-use ringfence_kernel::{Approver, AuditSink, HostError, SessionTaint};
+use ringfence_kernel::{Approver, AuditSink, Dialect, HostError, SessionTaint};
 use tokio_util::sync::CancellationToken;
 
 pub use self::model::OpenModelError;
@@ -64,6 +64,7 @@ impl ModelOptions {
             settings.model.script = Some(script);
             settings.model.provider = Some(ProviderChoice::Script);
         }
+        settings.choose_dialect_for_model();
     }
 }
 
@@ -94,14 +95,17 @@ pub(crate) struct PreparedAgent {
 impl AgentBuilder<'_> {
     /// Puts everything together. `resume` is the id of a session, or empty for the last one.
     pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, AgentError> {
-        let Self { settings, environment, model, observer, approver, mode: modes, taint, tap: also } = self;
+        let Self { mut settings, environment, model, observer, approver, mode: modes, taint, tap: also } = self;
         let sessions = SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state)));
         let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
-        if let Some(ResumedTranscript { head, .. }) = &resumed
-            && head.dialect != settings.dialect.name()
-        {
-            return Err(SqliteTranscriptError::Dialect(head.id.clone(), head.dialect.clone()).into());
+        if let Some(ResumedTranscript { head, .. }) = &resumed {
+            // It goes on in the dialect of its calls, unless the settings name another.
+            let chosen = Dialect::from_name(&head.dialect);
+            settings.choose_dialect_for_client(chosen.filter(|it| it.is_model_family() || *it == Dialect::Standard));
+            if head.dialect != settings.dialect.name() {
+                return Err(SqliteTranscriptError::Dialect(head.id.clone(), head.dialect.clone()).into());
+            }
         }
         let tap = LedgerSink::default();
         let options = AgentSessionOptions {

@@ -47,7 +47,10 @@ async fn project_instructions(
     cancel: &CancellationToken,
 ) -> Result<Option<String>, ringfence_kernel::HostError> {
     let (name, path) = match session.dialect {
-        Dialect::Standard | Dialect::Miniclaw => ("read_file", INSTRUCTIONS_FILE.to_owned()),
+        Dialect::Standard | Dialect::Miniclaw | Dialect::Gemini => ("read_file", INSTRUCTIONS_FILE.to_owned()),
+        Dialect::Claude => ("Read", INSTRUCTIONS_FILE.to_owned()),
+        // This dialect reads files by commands.
+        Dialect::Codex => return Ok(None),
         Dialect::Crewagent => ("fs.read", format!("@{}/{INSTRUCTIONS_FILE}", session.dialect.workspace_mount())),
     };
     if session.catalog.get(name).is_none() {

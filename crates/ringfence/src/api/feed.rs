@@ -301,7 +301,7 @@ mod tests {
 
     use ringfence_kernel::{
         Assurance, AuditEvent, AuditSink as _, AuthScope, CallLimits, CallRecord, Dialect, ErrorKind, PolicyAction,
-        PolicyResource, Principal, ResourceAccess, Session, SessionTaint, ToolCatalog, ToolError,
+        PolicyResource, Principal, ResourceAccess, Session, SessionMemory, SessionTaint, ToolCatalog, ToolError,
     };
     use serde_json::{Value, json};
 
@@ -378,6 +378,7 @@ mod tests {
             limits: CallLimits::for_dialect(Dialect::Standard),
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         };
         let resource = PolicyResource { display_path: "docs.rs:443".to_owned(), ..PolicyResource::default() };
         let error = ToolError::new(ErrorKind::Network, "no");

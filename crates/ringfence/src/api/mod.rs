@@ -221,6 +221,7 @@ fn routes() -> RouteTable {
         .json(get("/v1/sessions", token, "List sessions"), sessions::list)
         .json(get("/v1/sessions/{session}", token, "Get a session"), sessions::show)
         .json(delete("/v1/sessions/{session}", token, "End a session and cancel its calls"), sessions::end)
+        .json(get("/v1/sessions/{session}/jobs", token, "List the background jobs of a session"), sessions::jobs)
         .json(post("/v1/sessions/{session}/calls", call, "Call a tool"), calls::call)
         .json(post("/v1/sessions/{session}/calls/resume", call, "Resume a deferred call"), calls::resume)
         .json(post("/v1/sessions/{session}/calls/{call}/cancel", call, "Cancel a call"), calls::cancel)

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{Assurance, AuthScope, Dialect, Principal, Session, Taint};
+use ringfence_sandbox::JobStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -79,6 +80,34 @@ pub(super) struct SessionList {
     sessions: Vec<SessionView>,
 }
 
+/// A background job of a session.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct JobView {
+    /// Its number in the session.
+    id: u64,
+    /// The command line.
+    command: String,
+    started: String,
+    /// Null while it runs; -1 if it could not be run.
+    exit_code: Option<i32>,
+    /// Bytes of output that the session has not read.
+    unread_bytes: usize,
+}
+
+/// The background jobs that run, or have ended and not been read since.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct JobList {
+    jobs: Vec<JobView>,
+}
+
+impl From<JobStatus> for JobView {
+    fn from(job: JobStatus) -> Self {
+        let JobStatus { id, command, started, exit_code, unread_bytes } = job;
+        Self { id, command, started: format_time(started), exit_code, unread_bytes }
+    }
+}
+
 /// Stored form of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct StoredSession {
@@ -94,7 +123,7 @@ pub(super) struct ApiSession {
     stored: Mutex<StoredSession>,
     pub(super) live: Arc<LiveSession>,
     /// The pool keeps a host that is in use.
-    _app: Arc<App>,
+    app: Arc<App>,
     _slot: TokenSlotPermit,
     _lease: HostLease,
 }
@@ -194,7 +223,7 @@ impl ApiState {
             ..model.for_principal(&view.id, Principal::agent(&view.principal))
         };
         let live = self.token_sessions.open(&kept.owner, &app.workspace_id, &app.host, session);
-        Ok(Arc::new(ApiSession { stored: Mutex::new(kept), live, _app: app, _slot: slot, _lease: lease }))
+        Ok(Arc::new(ApiSession { stored: Mutex::new(kept), live, app, _slot: slot, _lease: lease }))
     }
 
     async fn close_session(&self, mut kept: StoredSession) -> Result<(), ApiError> {
@@ -323,6 +352,16 @@ pub(super) async fn show(
     all.into_iter().find(|session| session.id == id).ok_or_else(session_not_found)
 }
 
+pub(super) async fn jobs(api: Arc<ApiState>, context: ApiRequestContext, _: EmptyRequest) -> Result<JobList, ApiError> {
+    let sees_all = context.identity.has_scope(AuthScope::Approve) || context.identity.has_scope(AuthScope::Admin);
+    let api_session = match api.sessions.find(context.path_param(0)).filter(|_| sees_all) {
+        Some(api_session) => api_session,
+        None => api.session_for(&context)?,
+    };
+    let jobs = api_session.app.commands.jobs(&api_session.live.session.id);
+    Ok(JobList { jobs: jobs.into_iter().map(JobView::from).collect() })
+}
+
 pub(super) async fn end(
     api: Arc<ApiState>,
     context: ApiRequestContext,
@@ -341,6 +380,7 @@ pub(super) async fn end(
     api_session.stored.lock().view.ended = Some(now());
     let kept = api_session.stored.lock().clone();
     api_session.live.cancel_all();
+    api_session.live.end_tools();
     let live = Arc::clone(&api_session.live);
     run_blocking(move || Ok(live.withdraw_requests()?)).await?;
     api.close_session(kept.clone()).await?;
@@ -350,5 +390,9 @@ pub(super) async fn end(
 }
 
 fn now() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+    format_time(SystemTime::now())
+}
+
+fn format_time(time: SystemTime) -> String {
+    humantime::format_rfc3339_millis(time).to_string()
 }

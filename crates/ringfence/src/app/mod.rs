@@ -29,11 +29,11 @@ use ringfence_fs::{
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
     Assurance, AuditSink, Dialect, DuplicateToolError, Egress, Grant, GrantedRules, Host, HostConfig, Policy as _,
-    PolicyRule, Principal, Session, SessionTaint, StoreError, TaintSet, ToolError, ToolFilter, ToolRegistry,
-    UnknownToolError, WORKSPACE_MOUNTS,
+    PolicyRule, Principal, Session, SessionMemory, SessionTaint, StoreError, TaintSet, ToolError, ToolFilter,
+    ToolRegistry, UnknownToolError, WORKSPACE_MOUNTS,
 };
 
-use ringfence_sandbox::RunCodeSetup;
+use ringfence_sandbox::{CommandSessions, RunCodeSetup};
 use ringfence_sys::commit_log::CommitLog;
 use ringfence_web::{EgressProxy, WebConnector};
 
@@ -64,6 +64,8 @@ pub struct App {
     pub workspace_rules: Option<WorkspaceRules>,
     /// Every directory that tools reach; the first is the workspace.
     pub mounts: Vec<MountSpec>,
+    /// Background jobs of the sessions.
+    pub commands: Arc<CommandSessions>,
     /// Warnings for the user about MCP servers.
     pub warnings: Vec<String>,
 }
@@ -309,7 +311,8 @@ fn build_app_for(
     let mut registry = ToolRegistry::new();
     ringfence_fs::register(&mut registry, &fence)?;
     let net = Arc::new(WebConnector::with_system_defaults(settings.web.private.clone()));
-    if let Some(jail) = jail(&fence, &settings, environment, &net) {
+    let commands = Arc::new(CommandSessions::default());
+    if let Some(jail) = jail(&fence, &settings, environment, &net, &commands) {
         ringfence_sandbox::register(&mut registry, jail)?;
     }
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
@@ -359,6 +362,7 @@ fn build_app_for(
         limits: settings.limits.clone(),
         catalog,
         taint,
+        memory: SessionMemory::default(),
     };
     directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);
@@ -386,6 +390,7 @@ fn build_app_for(
         workspace_id: directory,
         workspace_rules: offered,
         mounts: every_mount,
+        commands,
         warnings,
     })
 }
@@ -463,12 +468,14 @@ fn jail(
     settings: &AppSettings,
     environment: &Environment,
     net: &Arc<WebConnector>,
+    commands: &Arc<CommandSessions>,
 ) -> Option<RunCodeSetup> {
     let jails = jail_settings(settings, environment);
     let toolchains = jails.toolchains.clone();
     let egress: Arc<dyn Egress> = Arc::new(EgressProxy::new(Arc::clone(net)));
     let workspace = fence.workspace(workspace_alias(settings))?;
-    Some(RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress) })
+    let sessions = Arc::clone(commands);
+    Some(RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress), sessions })
 }
 
 const fn workspace_alias(settings: &AppSettings) -> &'static str {

@@ -126,7 +126,7 @@ mod tests {
 
     use ringfence_kernel::{
         CallLimits, Decision, Dialect, Policy, PolicyAction, PolicyRequest, PolicyResource, Preset, Principal,
-        ResourceAccess, Session, SessionTaint, TaintSet, ToolCatalog,
+        ResourceAccess, Session, SessionMemory, SessionTaint, TaintSet, ToolCatalog,
     };
 
     use super::{ModePolicy, SessionMode, SharedSessionMode};
@@ -151,6 +151,7 @@ mod tests {
             limits: CallLimits::for_dialect(Dialect::Standard),
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         };
         for (preset, mode) in Preset::ALL.into_iter().flat_map(|preset| SessionMode::ALL.map(|mode| (preset, mode))) {
             let modes = SharedSessionMode::default();

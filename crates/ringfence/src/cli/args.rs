@@ -274,6 +274,12 @@ Examples:
         /// Return structured content with output schemas, for programs, instead of plain text for models.
         #[arg(long)]
         structured: bool,
+        /// The dialect to use where no config sets one; `ringfence mcp install` writes it.
+        #[arg(
+            long, value_name = "NAME",
+            value_parser = one_of(CLIENT_DIALECTS.map(Dialect::name), Dialect::from_name)
+        )]
+        default_dialect: Option<Dialect>,
     },
     /// Serve the web UI, the HTTP API and MCP over HTTP.
     #[command(after_help = "\
@@ -536,6 +542,9 @@ pub(crate) enum ToolListFormat {
     Functions,
     Prompt,
 }
+
+/// Dialects that the entry of a client may ask for: those with the limits and presets of `standard`.
+const CLIENT_DIALECTS: [Dialect; 4] = [Dialect::Standard, Dialect::Claude, Dialect::Codex, Dialect::Gemini];
 
 impl CommonOptions {
     fn has_flag(id: &str) -> bool {

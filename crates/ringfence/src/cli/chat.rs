@@ -114,7 +114,11 @@ impl TerminalChat<'_> {
         };
         let agent = &conversation.agent;
         let model = sanitize_line(agent.model.name());
-        screen.print(&format!("{model}, session {}{known}; type /help for commands\n", agent.session.id));
+        let dialect = agent.session.dialect.name();
+        screen.print(&format!(
+            "{model}, {dialect} tools, session {}{known}; type /help for commands\n",
+            agent.session.id
+        ));
         Ok(ChatSession { conversation, last_changes: Vec::new() })
     }
 

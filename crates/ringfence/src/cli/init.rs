@@ -93,11 +93,13 @@ fn write_new(file: &PathBuf, text: &str) -> std::io::Result<()> {
     new.sync_all()
 }
 
-/// The example with every key commented out: tables stay, and are empty.
+/// The example with every key commented out: tables stay, and are empty. The dialect stays open, as it is without a file:
+/// older files without the key have `standard`.
 fn comment_out_keys(example: &str) -> String {
-    let comment = |line: &str| match line.is_empty() || line.starts_with(['#', '[']) {
-        true => format!("{line}\n"),
-        false => format!("# {line}\n"),
+    let comment = |line: &str| match line {
+        "dialect = \"standard\"" => "dialect = \"auto\"\n".to_owned(),
+        line if line.is_empty() || line.starts_with(['#', '[']) => format!("{line}\n"),
+        line => format!("# {line}\n"),
     };
     example.lines().map(comment).collect()
 }
@@ -231,8 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn the_example_without_its_keys_says_nothing() {
-        let table: toml::Table = toml::from_str(&comment_out_keys(EXAMPLE)).unwrap();
+    fn the_example_without_its_keys_leaves_the_dialect_open_and_says_nothing_else() {
+        let mut table: toml::Table = toml::from_str(&comment_out_keys(EXAMPLE)).unwrap();
+        assert_eq!(table.remove("dialect"), Some(toml::Value::from("auto")));
         assert!(table.values().all(|value| value.as_table().is_some_and(is_empty_config)), "{table:?}");
     }
 

@@ -242,7 +242,9 @@ fn run_configured(
             drop(waiting);
             print(&(text + "\n"), if well { SUCCESS } else { ERROR_REPLY })
         }
-        ConfiguredCommand::Mcp { command: None, wait, structured } => {
+        ConfiguredCommand::Mcp { command: None, wait, structured, default_dialect } => {
+            let mut settings = settings;
+            settings.choose_dialect_for_client(default_dialect);
             print_outcome(serve_mcp(settings, environment, Duration::from_secs(wait), result_form(structured))?)
         }
         ConfiguredCommand::Mcp { command: Some(command), .. } => {
@@ -377,7 +379,7 @@ fn call(app: &App, name: String, json: String) -> Result<u8, CliError> {
 fn escape_reply(text: &str, dialect: Dialect) -> Cow<'_, str> {
     match dialect {
         Dialect::Standard | Dialect::Crewagent => Cow::Owned(sanitize_json(text)),
-        Dialect::Miniclaw => Cow::Borrowed(text),
+        Dialect::Miniclaw | Dialect::Claude | Dialect::Codex | Dialect::Gemini => Cow::Borrowed(text),
     }
 }
 

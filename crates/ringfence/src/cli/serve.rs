@@ -115,14 +115,13 @@ pub(crate) enum TokenCommand {
 
 /// Serves until the client closes its side, or a signal comes.
 pub(crate) fn serve_mcp(
-    mut settings: AppSettings,
+    settings: AppSettings,
     environment: &Environment,
     wait: Duration,
     form: ToolResultFormat,
 ) -> Result<CommandOutcome, CliError> {
     check_client_directory(&settings, environment)?;
     let front = McpFrontend::new(wait).with_form(form);
-    settings.limits = front.call_limits(settings.dialect, settings.limits);
     let (front, app) = build_frontend(settings, environment, front, None)?;
     run_until_signal(async |stop| front.serve_stdio(&app, stop).await)?;
     Ok(CommandOutcome::Print(String::new()))

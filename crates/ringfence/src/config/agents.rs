@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use ringfence_agent::CallRepair;
 use ringfence_agent::provider::ProviderTimeouts;
-use ringfence_kernel::Dialect;
 use serde::Deserialize;
 
+use crate::config::dialect::DialectSetting;
 use crate::config::limits::{ConfigDuration, LimitsConfigSection};
 use crate::config::{NamedSetting, NamedValues, named_value};
 
@@ -26,7 +26,7 @@ pub(crate) struct AgentConfigSection {
     pub(crate) max_tool_iterations: Option<i64>,
     pub(crate) tools: AgentToolsConfigSection,
     pub(crate) limits: LimitsConfigSection,
-    dialect: Option<NamedSetting<Dialect>>,
+    dialect: Option<NamedSetting<DialectSetting>>,
     provider: Option<NamedSetting<ProviderChoice>>,
     base_url: Option<String>,
     api_key_env: Option<String>,
@@ -143,7 +143,7 @@ impl AgentConfigSection {
         }
     }
 
-    pub(crate) fn dialect(&self) -> Option<Dialect> {
+    pub(crate) fn dialect(&self) -> Option<DialectSetting> {
         named_value(self.dialect)
     }
 

@@ -8,7 +8,8 @@
 
 pub mod agents;
 mod approval_mode;
-pub(crate) mod environment;
+pub(crate) mod dialect;
+mod environment;
 pub(crate) mod host;
 pub(crate) mod limits;
 pub mod mcp_servers;
@@ -34,6 +35,7 @@ use serde::de::DeserializeOwned;
 use crate::codec::io_text::IoText;
 use crate::config::agents::{AgentConfigSection, FsConfigSection, ModelSettings};
 pub use crate::config::approval_mode::ApprovalMode;
+use crate::config::dialect::{DialectSetting, DialectSource};
 pub use crate::config::environment::{Environment, EnvironmentVariables};
 use crate::config::limits::LimitsConfigSection;
 use crate::config::mcp_servers::{McpServerConfig, McpServerConfigSection, merge_servers};
@@ -101,6 +103,7 @@ pub struct AppSettings {
     /// The config file that was named, if one was. No tool may reach it.
     pub config_file: Option<PathBuf>,
     pub dialect: Dialect,
+    pub(crate) dialect_source: DialectSource,
     /// The preset of the command line or the user's file, or the managed one where that is stricter.
     pub preset: Preset,
     /// The managed preset, which overrides the user's rules.
@@ -202,7 +205,7 @@ struct ConfigFile {
     mounts: BTreeMap<String, MountConfigSection>,
     workspaces: BTreeMap<String, String>,
     policy: PolicyConfigSection,
-    dialect: Option<NamedSetting<Dialect>>,
+    dialect: Option<NamedSetting<DialectSetting>>,
     preset: Option<NamedSetting<Preset>>,
     durability: Option<NamedSetting<Durability>>,
     names: Option<NamedSetting<NameRule>>,
@@ -286,14 +289,24 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         Some(file) => Some(read_file(file)?),
         None => find_config_file(environment.config.as_deref())?,
     };
+    let has_config = managed.is_some() || user.is_some();
     let (managed, user) = (managed.unwrap_or_default(), user.unwrap_or_default());
     check_agents(&managed)?;
     check_agents(&user)?;
     let mut warnings = Vec::new();
     let (managed_agent, user_agent) = (selected_agent(&managed, flags), selected_agent(&user, flags));
     let agent = managed_agent.clone().or(user_agent.clone());
-    let dialect = named_value(managed.dialect).or(flags.dialect).or(agent.dialect()).or(named_value(user.dialect));
-    let dialect = dialect.unwrap_or_default();
+    let dialect = named_value(managed.dialect)
+        .or(flags.dialect.map(DialectSetting::Named))
+        .or(agent.dialect())
+        .or(named_value(user.dialect));
+    let (dialect, dialect_source) = match dialect {
+        Some(DialectSetting::Named(dialect)) => (dialect, DialectSource::Setting),
+        Some(DialectSetting::Auto) => (Dialect::default(), DialectSource::Auto),
+        // The models of a config that says nothing had this one before there were others.
+        None if has_config => (Dialect::default(), DialectSource::Default),
+        None => (Dialect::default(), DialectSource::Auto),
+    };
     let overruled = |what: &str, holds: &str, wanted: Option<&str>| {
         let wanted = wanted.filter(|wanted| *wanted != holds)?;
         Some(format!("{what}: the machine's managed config sets `{holds}`, which overrides `{wanted}`"))
@@ -302,7 +315,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     // The strictest of the layers holds.
     let wanted = flags.preset.or(named_value(user.preset));
     let preset = named_value(managed.preset).into_iter().chain(wanted).max().unwrap_or(match dialect {
-        Dialect::Standard => Preset::Ask,
+        Dialect::Standard | Dialect::Claude | Dialect::Codex | Dialect::Gemini => Preset::Ask,
         // These dialects have no approvals: what may be done is done.
         Dialect::Miniclaw | Dialect::Crewagent => Preset::Edits,
     });
@@ -358,6 +371,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         state,
         config_file: named,
         dialect,
+        dialect_source,
         preset,
         managed_preset: named_value(managed.preset),
         workspace_preset: None,
@@ -588,8 +602,8 @@ fn narrow_tools(tools: &mut ToolFilter, by: &ToolsConfigSection) {
 
 fn log_target(log: Option<&str>, dialect: Dialect) -> LogTarget {
     match (log, dialect) {
-        (Some("none"), _) | (None, Dialect::Standard | Dialect::Crewagent) => LogTarget::Discard,
         (Some("stderr"), _) | (None, Dialect::Miniclaw) => LogTarget::StandardError,
+        (Some("none"), _) | (None, _) => LogTarget::Discard,
         (Some(file), _) => LogTarget::File(PathBuf::from(file)),
     }
 }
@@ -646,14 +660,6 @@ pub(crate) fn named_value<T>(name: Option<NamedSetting<T>>) -> Option<T> {
 /// The words of a setting and what they mean.
 pub(crate) trait NamedValues: Sized + Copy + 'static {
     const VALUES: &'static [(&'static str, Self)];
-}
-
-impl NamedValues for Dialect {
-    const VALUES: &'static [(&'static str, Self)] = &[
-        (Self::Standard.name(), Self::Standard),
-        (Self::Miniclaw.name(), Self::Miniclaw),
-        (Self::Crewagent.name(), Self::Crewagent),
-    ];
 }
 
 impl NamedValues for Preset {

@@ -282,8 +282,8 @@ impl McpServerHandler {
                     _ => LoggingLevel::Info,
                 };
                 let sentence = match mcp_call.session.session().dialect {
-                    Dialect::Standard | Dialect::Crewagent => &error.message,
                     Dialect::Miniclaw => &reply.text,
+                    _ => &error.message,
                 };
                 let text = truncate::truncate_text(sentence, mcp_call.session.max_message_bytes());
                 mcp_call.notifier.log(level, &format!("{name}: {text}")).await;
@@ -294,7 +294,7 @@ impl McpServerHandler {
 
     fn result_settings<'a>(&self, mcp_call: &'a McpCall<'_>) -> ToolResultSettings<'a> {
         ToolResultSettings {
-            tool: &mcp_call.call.name,
+            outputs: &mcp_call.session.session().memory.outputs,
             dialect: mcp_call.session.session().dialect,
             form: self.form_for(mcp_call.client),
             most: mcp_call.session.max_message_bytes(),

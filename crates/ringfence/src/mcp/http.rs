@@ -147,7 +147,7 @@ impl McpFrontend {
     /// The route of MCP clients, for a server with a listener of its own.
     pub(crate) fn http_router(&self, app: &App, shared: McpHttpShared, stop: &CancellationToken) -> Router {
         let McpHttpShared { tokens, source, rate, sessions } = shared;
-        let limits = self.call_limits(app.session.dialect, app.session.limits.clone());
+        let limits = app.session.limits.clone();
         let sessions = McpSessions::new(app, limits, sessions);
         let auth = self.auth_layer(app, sessions, tokens, source, (rate, stop));
         Router::new().route("/mcp", any(enter)).with_state(auth)

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_fs::MountSpec;
-use ringfence_kernel::{Approver, CallLimits, Dialect, Host};
+use ringfence_kernel::{Approver, Host};
 use rmcp::service::serve_directly_with_ct;
 use rmcp::transport::stdio_pipes;
 use tokio::time::timeout;
@@ -92,14 +92,6 @@ impl McpFrontend {
     #[must_use]
     pub(crate) fn with_form(self, form: ToolResultFormat) -> Self {
         Self { form, ..self }
-    }
-
-    /// The limits of a client's calls: what its form of results never shows is not gathered.
-    pub(crate) fn call_limits(&self, dialect: Dialect, limits: CallLimits) -> CallLimits {
-        match (dialect, self.form) {
-            (Dialect::Standard, ToolResultFormat::Plain) => CallLimits { list_stats: 0, ..limits },
-            _ => limits,
-        }
     }
 
     /// An approver that asks the calling client, as far as its assurance is enough.

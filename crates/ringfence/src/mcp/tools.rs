@@ -8,16 +8,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ringfence_kernel::{Dialect, MCP_TOOL_PREFIX, ToolDefinition, ToolReply};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ringfence_kernel::{Dialect, MCP_TOOL_PREFIX, OutputStore, ReplyValue, ToolDefinition, ToolReply};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
 use crate::mcp::plain_text;
 use crate::mcp::truncate::{self, ReplyCopies};
 
-/// Tools of the `standard` dialect that most tasks begin with. The other dialects have no more than these.
+/// Tools of the `standard` dialect that most tasks begin with.
 const CORE_TOOLS: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
+
+/// Tools of the other dialects that most tasks do without.
+const EXTRA_TOOLS: [&str; 4] = ["WebFetch", "WebSearch", "web_fetch", "google_web_search"];
 
 /// Form of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +39,7 @@ pub(crate) enum ToolResultFormat {
 /// A tool in the form of the protocol.
 pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool {
     let prepare = match definition.dialect {
+        Dialect::Claude | Dialect::Codex | Dialect::Gemini => compact_schema,
         Dialect::Standard if !definition.name.starts_with(MCP_TOOL_PREFIX) => compact_schema,
         // Schemas of other servers, and of the systems that the other dialects come from, are theirs.
         Dialect::Standard | Dialect::Miniclaw | Dialect::Crewagent => drop_widths,
@@ -44,7 +50,11 @@ pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool 
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
     tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));
-    if definition.dialect != Dialect::Standard || CORE_TOOLS.contains(&&*definition.name) {
+    let is_core = match definition.dialect {
+        Dialect::Standard => CORE_TOOLS.contains(&&*definition.name),
+        _ => !EXTRA_TOOLS.contains(&&*definition.name),
+    };
+    if is_core {
         // Claude Code keeps the schemas of other tools back until its model searches for them.
         tool.meta = Some(meta("anthropic/alwaysLoad", Value::Bool(true)));
     }
@@ -84,8 +94,8 @@ fn schema_object(schema: &Value, prepare: fn(&mut Value)) -> Arc<JsonObject> {
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
-/// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false
-/// or empty, and that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
+/// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false,
+/// null or empty, and that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
 fn compact_schema(schema: &mut Value) {
     drop_widths(schema);
     drop_silent_keywords(schema);
@@ -101,7 +111,7 @@ fn drop_silent_keywords(schema: &mut Value) {
                 let kind = kind.clone();
                 fields.insert("type".to_owned(), kind);
             }
-            let is_empty = |value: &Value| *value == json!(false) || *value == json!([]) || *value == json!({});
+            let is_empty = |value: &Value| [json!(false), json!(null), json!([]), json!({})].contains(value);
             if fields.contains_key("type") && fields.get("default").is_some_and(is_empty) {
                 fields.remove("default");
             }
@@ -123,7 +133,7 @@ fn envelope_schema(value: &Value, dialect: Dialect) -> Value {
             flat["properties"]["ok"] = json!({"const": true});
             flat
         }
-        Dialect::Standard | Dialect::Miniclaw => json!({
+        Dialect::Standard | Dialect::Miniclaw | Dialect::Claude | Dialect::Codex | Dialect::Gemini => json!({
             "properties": {"ok": {"const": true}, "value": value, "modified": {"type": "boolean"}},
             "required": ["ok", "value"],
         }),
@@ -161,7 +171,8 @@ fn drop_widths(schema: &mut Value) {
 /// Settings of results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToolResultSettings<'a> {
-    pub(super) tool: &'a str,
+    /// Where a text goes that is too long for a model.
+    pub(super) outputs: &'a OutputStore,
     pub(super) dialect: Dialect,
     pub(super) form: ToolResultFormat,
     /// Bytes that one may have, with all that it says.
@@ -171,15 +182,17 @@ pub(super) struct ToolResultSettings<'a> {
 /// The result of a call. The code and the details of an error are for programs: they are in fields that clients do not
 /// show to their models.
 pub(super) fn call_result(reply: &ToolReply, settings: ToolResultSettings<'_>) -> CallToolResult {
-    let ToolResultSettings { tool, dialect, form, most } = settings;
+    let ToolResultSettings { outputs, dialect, form, most } = settings;
     let hidden = match (dialect, form, &reply.outcome) {
         (Dialect::Standard, ToolResultFormat::Plain, Err(error)) => plain_text::hidden_details(error),
         _ => None,
     };
     let hidden_bytes = hidden.as_ref().map_or(0, |details| details.to_string().len()).min(most);
     let (texts, structured) = match (dialect, form) {
-        (Dialect::Miniclaw, _) => (truncated_blocks(&reply.text, most), None),
-        (Dialect::Standard, ToolResultFormat::Plain) => (plain_text::render(tool, reply, most - hidden_bytes), None),
+        (Dialect::Miniclaw | Dialect::Claude | Dialect::Codex | Dialect::Gemini, _) => {
+            (truncated_blocks(&reply.text, most), None)
+        }
+        (Dialect::Standard, ToolResultFormat::Plain) => (plain_text::render(reply, outputs, most - hidden_bytes), None),
         (Dialect::Standard | Dialect::Crewagent, ToolResultFormat::Structured) => {
             match truncate::truncate_reply(reply, ReplyCopies::PLAIN_AND_QUOTED, most, dialect) {
                 None => (vec![reply.text.clone()], reply.to_envelope(dialect)),
@@ -191,7 +204,9 @@ pub(super) fn call_result(reply: &ToolReply, settings: ToolResultSettings<'_>) -
             (vec![cut.map_or_else(|| reply.text.clone(), |cut| cut.to_string())], None)
         }
     };
-    let content = texts.into_iter().map(ContentBlock::text).collect();
+    let image = reply.outcome.as_ref().ok().and_then(ReplyValue::image);
+    let image = image.map(|image| ContentBlock::image(BASE64.encode(&image.bytes), image.media_type));
+    let content = texts.into_iter().map(ContentBlock::text).chain(image).collect();
     let mut result = match reply.error_kind() {
         None => CallToolResult::success(content),
         Some(kind) => {
@@ -216,14 +231,16 @@ fn truncated_blocks(text: &str, most: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::{Dialect, ErrorKind, ReplyNotes, ReplyValue, ToolError, ToolReply};
+    use ringfence_kernel::{
+        Dialect, ErrorKind, ModelText, OutputStore, ReplyImage, ReplyNotes, ReplyValue, ToolError, ToolReply,
+    };
     use serde_json::{Value, json};
 
     use super::{ToolResultFormat, ToolResultSettings, call_result, compact_schema, envelope_schema, tool_title};
 
     #[track_caller]
     fn check(reply: &ToolReply, dialect: Dialect, form: ToolResultFormat, expected: &Value) {
-        let settings = ToolResultSettings { tool: "read_file", dialect, form, most: 1 << 20 };
+        let settings = ToolResultSettings { outputs: &OutputStore::default(), dialect, form, most: 1 << 20 };
         let mut result = serde_json::to_value(call_result(reply, settings)).unwrap();
         result.as_object_mut().unwrap().remove("resultType");
         assert_eq!(&result, expected, "{dialect:?} {form:?}");
@@ -239,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_value_is_text_for_a_model_unless_a_program_asks_for_json() {
-        let text = r#"{"ok":true,"value":{"content":"one\n","size":4}}"#;
+        let text = r#"{"ok":true,"value":{"content":"one","size":4}}"#;
         let value: Value = serde_json::from_str(text).unwrap();
         let reply = success(text, ReplyValue::new(value["value"].clone()));
-        let plain = json!({"content": texts(&["one\n"]), "isError": false});
+        let plain = json!({"content": texts(&["content: one\nsize: 4"]), "isError": false});
         check(&reply, Dialect::Standard, ToolResultFormat::Plain, &plain);
         let json = json!({"content": texts(&[text]), "isError": false});
         check(&reply, Dialect::Standard, ToolResultFormat::Json, &json);
@@ -259,6 +276,28 @@ mod tests {
         let flat = r#"{"ok":true,"path":"@project/a","modified":true}"#;
         let expected = json!({"content": texts(&[flat]), "isError": false});
         check(&success(flat, ReplyValue::default()), Dialect::Crewagent, ToolResultFormat::Plain, &expected);
+    }
+
+    #[derive(serde::Serialize)]
+    struct Picture;
+
+    impl ModelText for Picture {
+        fn model_text(&self, _: Dialect) -> String {
+            "[a.png]".to_owned()
+        }
+
+        fn image(&self) -> Option<ReplyImage> {
+            Some(ReplyImage { media_type: "image/png", bytes: [1, 2, 3].into() })
+        }
+    }
+
+    #[test]
+    fn an_image_is_a_block_beside_its_text() {
+        let block = json!({"type": "image", "data": "AQID", "mimeType": "image/png"});
+        let content = json!([{"type": "text", "text": "[a.png]"}, block]);
+        let expected = json!({"content": content, "isError": false});
+        let reply = success("[a.png]", ReplyValue::for_models(Picture));
+        check(&reply, Dialect::Claude, ToolResultFormat::Plain, &expected);
     }
 
     #[test]
@@ -285,7 +324,7 @@ mod tests {
         let value = ReplyValue::new(json!({"content": "a"})).with_notes(ReplyNotes { modified: true });
         let reply = success(r#"{"ok":true,"value":{"content":"a"},"modified":true}"#, value);
         let note = "[the user edited the arguments before this call ran]";
-        let expected = json!({"content": texts(&["a", note]), "isError": false});
+        let expected = json!({"content": texts(&["content: a", note]), "isError": false});
         check(&reply, Dialect::Standard, ToolResultFormat::Plain, &expected);
     }
 

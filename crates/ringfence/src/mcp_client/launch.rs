@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, Egress, ErrorKind, ExposedDir, ToolError, Workspace, WorkspaceView};
 use ringfence_sandbox::{
-    JailError, JailJob, JailLimits, JailScript, OutputStream, ProgramObserver, RunResult, Sandbox,
+    JailError, JailJob, JailLimits, JailScript, OutputCapture, OutputStream, ProgramObserver, RunResult, Sandbox,
 };
 use ringfence_web::{HttpEndpoint, WebConnector};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -273,6 +273,9 @@ impl JailedServerRun {
             toolchains: &self.toolchains,
             egress,
             stdin: Some(&self.input),
+            output: OutputCapture::Separate,
+            directory_report: None,
+            network: None,
         };
         let why = match self.sandbox.run(&job, &self) {
             Ok(RunResult { exit_code, .. })

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_kernel::{
-    Assurance, CallContext, CallLimits, Decision, ErrorKind, MCP_MOUNT, NET_MOUNT, PolicyAction, PolicyResource,
-    Preview, PreviewBody, ResourceAccess, ReviewRequirement, Taint, Ticket, Tool, ToolError, ToolPlan,
+    Assurance, CallContext, CallLimits, Decision, Dialect, ErrorKind, MCP_MOUNT, ModelText, NET_MOUNT, PolicyAction,
+    PolicyResource, Preview, PreviewBody, ResourceAccess, ReviewRequirement, Taint, Ticket, Tool, ToolError, ToolPlan,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -223,6 +223,21 @@ impl From<ToolCallResult> for McpToolValue {
     fn from(answered: ToolCallResult) -> Self {
         let ToolCallResult { text, structured, left_out, truncated } = answered;
         Self { text, structured, left_out, truncated }
+    }
+}
+
+impl ModelText for McpToolValue {
+    /// Its text. The structured result is mostly the same.
+    fn model_text(&self, _: Dialect) -> String {
+        let data = self.structured.as_ref().filter(|_| self.text.is_empty()).map(ToString::to_string);
+        let mut text = data.unwrap_or_else(|| self.text.clone());
+        if !self.left_out.is_empty() {
+            text.push_str(&format!("\n[left out: {}]", self.left_out.join(", ")));
+        }
+        if self.truncated {
+            text.push_str("\n[truncated: only the first part of the result]");
+        }
+        text
     }
 }
 

@@ -172,7 +172,7 @@ fn a_model_gets_plain_text_and_nothing_else() {
             let mut client = StdioMcpClient::start(&site, &["--preset", "edits"]);
             client.initialize_as(name, version, json!({}));
             let result = client.call("read_file", json!({"path": "a.txt"}));
-            let content = json!([{"type": "text", "text": "one\ntwo\n"}]);
+            let content = json!([{"type": "text", "text": "1\tone\n2\ttwo"}]);
             assert_eq!(result, json!({"content": content, "isError": false}), "{name} {version}");
             let result = client.call("read_file", json!({"path": "missing"}));
             assert!(text(&result).contains("`missing`") && !text(&result).contains(['{', '"']), "{result}");
@@ -188,20 +188,20 @@ fn every_tool_answers_in_plain_text() {
     let mut client = StdioMcpClient::with_handshake(&site, &["--preset", "edits"], json!({}));
     let calls = [
         ("write_file", json!({"path": "b", "content": "x\n"}), "created b, 2 bytes (c-"),
-        ("edit_file", json!({"path": "b", "oldText": "x", "newText": "y"}), "edited b, 2 bytes (c-"),
+        ("edit_file", json!({"path": "b", "oldText": "x", "newText": "y"}), ""),
         ("append_file", json!({"path": "b", "content": "z\n"}), "appended to b, 4 bytes (c-"),
-        ("list_directory", json!({"path": "."}), "a.txt\nb"),
+        ("list_directory", json!({"path": "."}), "a.txt\t8\nb\t4"),
         ("find_files", json!({"path": ".", "glob": "*.txt"}), "a.txt"),
-        ("search_files", json!({"path": ".", "pattern": "two"}), "a.txt-1- one\na.txt:2: two"),
-        ("get_file_info", json!({"path": "b"}), "changed: "),
-        ("copy_file", json!({"from": "b", "to": "c"}), "copied to c, 4 bytes (c-"),
+        ("search_files", json!({"path": ".", "pattern": "two"}), "a.txt\n2: two\n[1 match in 1 file]"),
+        ("get_file_info", json!({"path": "b"}), "b: file, 4 bytes, mode 0644, modified "),
+        ("copy_file", json!({"from": "b", "to": "c"}), "created c, 4 bytes (c-"),
         ("move_file", json!({"from": "c", "to": "d"}), "moved c to d (c-"),
-        ("create_directory", json!({"path": "e"}), "created directory e (c-"),
-        ("delete_file", json!({"path": "d"}), "change: c-"),
-        ("apply_patch", json!({"patch": "--- a/b\n+++ b/b\n@@ -1,2 +1,2 @@\n-y\n+w\n z\n"}), "change: c-"),
+        ("create_directory", json!({"path": "e"}), "created the directory e (c-"),
+        ("delete_file", json!({"path": "d"}), "deleted d (c-"),
+        ("apply_patch", json!({"patch": "--- a/b\n+++ b/b\n@@ -1,2 +1,2 @@\n-y\n+w\n z\n"}), ""),
         ("list_changes", json!({}), "c-"),
-        ("undo", json!({}), "change: c-"),
-        ("redo", json!({}), "change: c-"),
+        ("undo", json!({}), "undid c-"),
+        ("redo", json!({}), "reverted the undo c-"),
         ("run_code", json!({"language": "bash", "code": "echo hi; exit 3"}), "hi\n[exit 3]"),
     ];
     for (tool, arguments, expected) in calls {
@@ -391,7 +391,7 @@ fn an_entry_for_all_projects_serves_the_one_that_the_client_is_in() {
     };
     let mut client = start_in(&other);
     client.initialize(LAST_HANDSHAKE, json!({}));
-    assert_eq!(text(&client.call("read_file", json!({"path": "b.txt"}))), "of the other project\n");
+    assert_eq!(text(&client.call("read_file", json!({"path": "b.txt"}))), "1\tof the other project");
     for (directory, name) in
         [(site.home.as_path(), "the home directory"), (std::path::Path::new("/"), "the root directory")]
     {

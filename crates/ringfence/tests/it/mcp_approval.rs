@@ -56,7 +56,7 @@ fn a_call_behind_one_that_waits_for_approval_is_answered_first_unless_both_chang
     let same_file = client.send_tool_call("append_file", json!({"path": "./a", "content": "more\n"}));
     let read = client.send_tool_call("read_file", json!({"path": "a"}));
     let other_file = client.send_tool_call("write_file", json!({"path": "b", "content": "b\n"}));
-    assert_eq!(text(&client.result(read)), "old\n");
+    assert_eq!(text(&client.result(read)), "1\told");
     assert_eq!(client.result(other_file)["isError"], false);
     assert_eq!((site.read("a"), site.read("b")), ("old\n".to_owned(), "b\n".to_owned()));
     let yes = json!({"action": "accept", "content": {"approve": true}});

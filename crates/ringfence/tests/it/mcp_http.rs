@@ -252,7 +252,7 @@ fn a_stateless_client_calls_and_is_asked() {
     site.write("a", "old\n");
     let mut served = TestMcpServer::start(&site, &["--preset", "ask"]);
     served.token = relaying_token(&site, "relaying");
-    assert_eq!(served.call("read_file", json!({"path": "a"}))["content"], json!([{"type": "text", "text": "old\n"}]));
+    assert_eq!(served.call("read_file", json!({"path": "a"}))["content"], json!([{"type": "text", "text": "1\told"}]));
     let asked = served.call("write_file", json!({"path": "a", "content": "new\n"}));
     assert_eq!(asked["resultType"], "input_required", "{asked}");
     let yes = json!({"approval": serde_json::from_str::<Value>(YES).unwrap()});
@@ -352,8 +352,8 @@ fn a_reply_fits_into_a_message() {
     let served = TestMcpServer::start(&site, &[]);
     let params = json!({"name": "read_file", "arguments": {"path": "controls"}});
     let answer = served.ask(&served.token, "tools/call", params);
-    let notes = answer.message()["result"]["content"][1]["text"].as_str().unwrap_or_default().to_owned();
-    assert!(notes.contains("was truncated"), "{notes}");
+    let said = answer.message()["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+    assert!(said.ends_with("only its first 31598 bytes are shown]"), "{said}");
     assert!(answer.body.len() <= 1 << 20, "{}", answer.body.len());
 }
 

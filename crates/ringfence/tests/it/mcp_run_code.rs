@@ -24,12 +24,13 @@ struct Expected {
     changed: &'static [&'static str],
 }
 
-const ALL: Expected = Expected { starts: "[exit 0]\n[changed (", contains: &["a.txt"], changed: &["a.txt", "fresh"] };
+const ALL: Expected =
+    Expected { starts: "[exit 0, changed 2 files (c-", contains: &["a.txt fresh]"], changed: &["a.txt", "fresh"] };
 const DISCARDED: Expected =
-    Expected { starts: "[exit 0]\n[discarded: a.txt (kind modified", contains: &["fresh"], changed: &[] };
+    Expected { starts: "[exit 0, discarded changes of 2 files: a.txt fresh]", contains: &[], changed: &[] };
 const NONE: Expected = Expected {
     starts: "not kept: `a.txt`, `fresh`: ",
-    contains: &["none of the program's changes were kept\nnot kept:\n  a.txt (", "[exit 0]"],
+    contains: &["none of the program's changes were kept\n[exit 0]"],
     changed: &[],
 };
 
@@ -52,7 +53,7 @@ fn check(site: &TestSite, result: &Value, expected: &Expected) {
 fn a_result_says_which_changes_were_kept_in_every_mode() {
     let some = Expected {
         starts: "not kept: `a.txt`: not approved: no answer while the call waited (overwrite `a.txt`); 1 other change was kept\n",
-        contains: &["not kept:\n  a.txt (", "kept (c-", "  fresh (", "[exit 0]"],
+        contains: &["[exit 0, changed 1 file (c-", "): fresh]"],
         changed: &["fresh"],
     };
     let nothing = Expected { starts: "[exit 0]", contains: &[], changed: &[] };
@@ -78,7 +79,11 @@ fn a_result_says_which_changes_were_kept_in_every_mode() {
 
 #[test]
 fn approved_changes_are_kept_in_every_mode_that_asks() {
-    let some = Expected { starts: "not kept: `a.txt`: denied by ", contains: &["kept (c-"], changed: &["fresh"] };
+    let some = Expected {
+        starts: "not kept: `a.txt`: denied by ",
+        contains: &["[exit 0, changed 1 file (c-"],
+        changed: &["fresh"],
+    };
     for (preset, mode, denied) in [("ask", "auto", &some), ("ask", "review", &NONE), ("edits", "review", &NONE)] {
         for (approve, expected) in [(true, &ALL), (false, denied)] {
             let site = site();

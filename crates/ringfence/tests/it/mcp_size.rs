@@ -1,5 +1,6 @@
 //! Size of messages of `ringfence mcp`: at most 1 MiB, for every request and client.
 
+use ringfence_kernel::MODEL_TEXT_BYTES;
 use ringfence_testkit::mcp_client::{LAST_HANDSHAKE, StdioMcpClient, text};
 use serde_json::{Value, json};
 
@@ -58,14 +59,15 @@ fn check_call(client: &mut StdioMcpClient, tool: &str, arguments: Value) -> Valu
     answer["result"].clone()
 }
 
-/// The value of a result, in whichever form it came; the same in each. What plain text says beside itself is its `hint`.
+/// The value of a result, in whichever form it came; the same in each. The last line of a plain text that is a part is its
+/// `hint`.
 fn value_of(result: &Value, kind: &str) -> Value {
     assert_eq!(result["isError"], false, "{:.300}", result.to_string());
     if kind.starts_with("plain") {
         let said = text(result);
-        let hint = result["content"].as_array().unwrap().last().and_then(|block| block["text"].as_str());
-        let hint = hint.filter(|hint| *hint != said);
+        assert!(said.len() <= MODEL_TEXT_BYTES, "{}", said.len());
         let lines: Vec<&str> = said.lines().collect();
+        let hint = lines.last().filter(|line| line.starts_with('[') && line.contains("; "));
         return json!({"content": said, "entries": lines, "matches": lines, "truncated": hint.is_some(), "hint": hint});
     }
     let structured = &result["structuredContent"];
@@ -80,11 +82,14 @@ fn a_file_is_read_as_far_as_a_message_goes_and_says_so() {
     for (kind, mut client) in clients(&site, &[]) {
         for (name, unit) in FILES {
             let value = value_of(&check_call(&mut client, "read_file", json!({"path": name})), kind);
+            assert_eq!(value["truncated"], true, "{kind}, {name}");
+            if kind.starts_with("plain") {
+                continue;
+            }
             let content = value["content"].as_str().unwrap();
             // The least that is left, of what costs most: thirteen bytes for one.
             assert!(content.len() > MOST / 16, "{kind}, {name}: {}", content.len());
             assert!(unit.repeat(content.len() / unit.len() + 1).starts_with(content), "{kind}, {name}");
-            assert_eq!(value["truncated"], true, "{kind}, {name}");
         }
         let lines = json!({"path": "lines", "startLine": 2, "endLine": 340_000});
         let value = value_of(&check_call(&mut client, "read_file", lines), kind);
@@ -92,6 +97,10 @@ fn a_file_is_read_as_far_as_a_message_goes_and_says_so() {
         let bytes = json!({"path": "bytes", "encoding": "base64"});
         let value = value_of(&check_call(&mut client, "read_file", bytes), kind);
         assert_eq!(value["truncated"], true, "{kind}");
+        if kind.starts_with("plain") {
+            assert!(value["hint"].as_str().unwrap().contains("; the whole text is @output/"), "{}", value["hint"]);
+            continue;
+        }
         assert_eq!(value["content"].as_str().unwrap().len() % 4, 0, "{kind}");
         assert!(value["hint"].as_str().unwrap().contains("1048576 bytes"), "{kind}: {}", value["hint"]);
     }
@@ -100,12 +109,16 @@ fn a_file_is_read_as_far_as_a_message_goes_and_says_so() {
 #[test]
 fn a_file_that_fits_is_whole() {
     let site = TestSite::new();
-    let whole = "some words in a line\n".repeat(20_000);
+    let whole = "some words in a line\n".repeat(1_000);
     site.write("file", &whole);
     for (kind, mut client) in clients(&site, &[]) {
         let value = value_of(&check_call(&mut client, "read_file", json!({"path": "file"})), kind);
         assert_eq!((&value["truncated"], &value["hint"]), (&json!(false), &Value::Null), "{kind}");
-        assert!(value["content"] == whole.as_str(), "{kind}");
+        let content = match kind.starts_with("plain") {
+            true => whole.lines().enumerate().map(|(at, line)| format!("{}\t{line}\n", at + 1)).collect(),
+            false => whole.clone(),
+        };
+        assert_eq!(value["content"].as_str().unwrap().trim_end(), content.trim_end(), "{kind}");
     }
 }
 

@@ -641,7 +641,7 @@ fn a_decision_is_explained_and_nothing_happens() {
         json!({}),
         expect![[r#"
             exit 1
-            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"unknown tool `red_file`; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","web_fetch"]}}}"#]],
+            {"ok":false,"error":{"code":"UNKNOWN_TOOL","message":"unknown tool `red_file`; did you mean `read_file`?","details":{"available":["read_file","write_file","append_file","list_directory","edit_file","apply_patch","delete_file","move_file","copy_file","create_directory","get_file_info","find_files","search_files","undo","redo","list_changes","show_change","run_code","job_output","stop_job","web_fetch"]}}}"#]],
     );
     check(
         &["--dialect", "miniclaw"],

@@ -195,7 +195,7 @@ fn line_numbers_that_make_no_sense_are_refused() {
             r#""startLine":-1"#,
             r#""endLine":-9223372036854775808"#,
             r#""startLine":1.5"#,
-            r#""startLine":"1""#,
+            r#""startLine":"one""#,
             r#""startLine":NaN"#,
             r#""startLine":18446744073709551616"#,
             r#""startLine":1e3"#,

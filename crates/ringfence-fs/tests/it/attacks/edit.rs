@@ -217,18 +217,29 @@ fn an_edit_matches_exactly_and_says_why_it_did_not() {
                 .file("f", "fn main() {\n\tprintln!(\"x\");\n}\n")
                 .fails_saying("edit_file", edit("    println!(\"x\");", "y"), EditNotFound, &["line 2"])
                 .fails_saying("edit_file", edit("FN MAIN() {", "y"), EditNotFound, &["line 1", "case"])
-                .fails("edit_file", edit("nowhere", "y"), EditNotFound)
-                .fails_saying("edit_file", edit("fn main() {\r\n", "y"), EditNotFound, &["LF"]),
+                .fails("edit_file", edit("nowhere", "y"), EditNotFound),
             case("not found in miniclaw").miniclaw().file("f", "abc").fails_saying(
                 "edit_file",
                 json!({"path": "f", "old_text": "x", "new_text": "y"}),
                 EditNotFound,
                 &["edit_not_found: old_text not found in `f`"],
             ),
-            case("line ends are not guessed")
+            case("line ends are those of the file, and said to be")
                 .file("f", "one\r\ntwo\r\n")
-                .fails_saying("edit_file", edit("one\ntwo", "x"), EditNotFound, &["CRLF"])
-                .succeeds("edit_file", edit("one\r\ntwo", "1\r\n2"), |world, _| assert_eq!(world.read("f"), "1\r\n2\r\n")),
+                .succeeds("edit_file", edit("one\ntwo", "1\n2"), |world, value| {
+                    assert_eq!(world.read("f"), "1\r\n2\r\n");
+                    assert_eq!(value["relaxed"], json!(["matched with the file's line endings"]));
+                })
+                .succeeds("edit_file", edit("1\r\n2", "3\r\n4"), |world, _| assert_eq!(world.read("f"), "3\r\n4\r\n")),
+            case("line ends are not guessed in miniclaw")
+                .miniclaw()
+                .file("f", "one\r\ntwo\r\n")
+                .fails_saying(
+                    "edit_file",
+                    json!({"path": "f", "old_text": "one\ntwo", "new_text": "x"}),
+                    EditNotFound,
+                    &["CRLF"],
+                ),
             case("letters with accents are not guessed")
                 .file("f", "cafe\u{301}\n")
                 .fails_saying("edit_file", edit("caf\u{e9}", "x"), EditNotFound, &["accented letters"]),

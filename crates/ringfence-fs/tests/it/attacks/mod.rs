@@ -366,6 +366,10 @@ fn check_name(world: &FsFixture, kind: ErrorKind, answer: &FixtureReply, what: &
             let reply: Value = serde_json::from_str(&answer.text).unwrap();
             assert_eq!((&reply["ok"], &reply["error"]["code"]), (&Value::Bool(false), &standard.into()), "{what}");
         }
+        // A model reads the sentence alone.
+        Dialect::Claude | Dialect::Codex | Dialect::Gemini => {
+            assert!(!answer.text.starts_with(['{', '[']) && !answer.text.contains(standard), "{what}");
+        }
         Dialect::Miniclaw => assert!(answer.text.starts_with(miniclaw), "{what}: does not begin with {miniclaw:?}"),
         Dialect::Crewagent => {
             let reply: Value = serde_json::from_str(&answer.text).unwrap();

@@ -36,6 +36,13 @@ pub(crate) struct PathOperation {
     pub(crate) usage: PathUse,
 }
 
+impl PathOperation {
+    /// Whether no path at all means the workspace.
+    pub(crate) fn defaults_to_workspace(&self) -> bool {
+        matches!(self.tool, "list_dir" | "list_directory" | "find_files" | "Grep" | "Glob" | "grep_search" | "glob")
+    }
+}
+
 /// Every operation of a dialect, on one path.
 pub(crate) fn operations(dialect: Dialect, path: &str) -> Vec<PathOperation> {
     let list = |(tool, arguments, usage)| PathOperation { tool, arguments, usage };
@@ -65,6 +72,33 @@ pub(crate) fn operations(dialect: Dialect, path: &str) -> Vec<PathOperation> {
             ("move_file", json!({"from": path, "to": "fresh"}), PathUse::MoveAway),
             ("delete_file", json!({"path": path}), PathUse::Delete),
             ("delete_file", json!({"path": path, "recursive": true}), PathUse::Delete),
+        ],
+        Dialect::Claude => vec![
+            ("Read", json!({"file_path": path}), PathUse::Read),
+            ("Read", json!({"file_path": path, "offset": 1, "limit": 2}), PathUse::Read),
+            ("Grep", json!({"path": path, "pattern": "x"}), PathUse::Read),
+            ("Glob", json!({"path": path, "pattern": "**"}), PathUse::List),
+            ("Write", json!({"file_path": path, "content": "new"}), PathUse::Write),
+            ("Edit", json!({"file_path": path, "old_string": "other", "new_string": "new"}), PathUse::Edit),
+            ("Edit", json!({"file_path": path, "insert_line": 0, "new_string": "new"}), PathUse::Edit),
+        ],
+        Dialect::Codex => {
+            let patch = format!("*** Begin Patch\n*** Update File: {path}\n@@\n-other\n+new\n*** End Patch\n");
+            let delete = format!("*** Begin Patch\n*** Delete File: {path}\n*** End Patch\n");
+            vec![
+                ("read_file", json!({"path": path}), PathUse::Read),
+                ("view_image", json!({"path": path}), PathUse::Read),
+                ("apply_patch", json!({"input": patch}), PathUse::Edit),
+                ("apply_patch", json!({"input": delete}), PathUse::Delete),
+            ]
+        }
+        Dialect::Gemini => vec![
+            ("read_file", json!({"file_path": path}), PathUse::Read),
+            ("list_directory", json!({"dir_path": path}), PathUse::List),
+            ("grep_search", json!({"dir_path": path, "pattern": "x"}), PathUse::Read),
+            ("glob", json!({"dir_path": path, "pattern": "**"}), PathUse::List),
+            ("write_file", json!({"file_path": path, "content": "new"}), PathUse::Write),
+            ("replace", json!({"file_path": path, "old_string": "other", "new_string": "new"}), PathUse::Edit),
         ],
         Dialect::Miniclaw => vec![
             ("read_file", json!({"path": path}), PathUse::Read),

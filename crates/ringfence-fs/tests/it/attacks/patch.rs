@@ -559,7 +559,7 @@ fn a_hunk_goes_where_it_says_or_to_the_only_other_place_and_the_reply_says_so() 
             }),
         case("no diff").fails("apply_patch", diff("hello"), InvalidArgs).fails("apply_patch", diff(""), InvalidArgs)
             .fails("apply_patch", json!({"patch": 7}), InvalidArgs).fails("apply_patch", json!({}), InvalidArgs)
-            .fails("apply_patch", diff("*** Begin Patch\n*** Update File: f\n@@\n-a\n+b\n*** End Patch\n"), InvalidArgs),
+            .fails("apply_patch", diff("*** Begin Patch\n*** End Patch\n"), InvalidArgs),
         case("a rename, a mode, a link, bytes").file("f", "a\n")
             .fails("apply_patch", diff("diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n"), InvalidArgs)
             .fails("apply_patch", diff("diff --git a/f b/f\nold mode 100644\nnew mode 100755\n"), InvalidArgs)

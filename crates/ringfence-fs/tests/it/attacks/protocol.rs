@@ -66,7 +66,7 @@ fn arguments_are_an_object_of_known_fields_or_refused() {
                 ] {
                     case = case.fails(tool, bad, InvalidArgs);
                 }
-                if tool != "list_dir" {
+                if !matches!(tool, "list_dir" | "list_directory") {
                     case = case.fails(tool, "", InvalidArgs).fails(tool, "{}", InvalidArgs);
                 }
             }

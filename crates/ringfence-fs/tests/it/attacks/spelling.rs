@@ -144,7 +144,7 @@ fn a_path_of_many_megabytes_is_refused_by_its_length() {
     });
 }
 
-/// Every operation of both dialects on each of these is refused in the same way.
+/// Every operation of each dialect without mounts on each of these is refused in the same way.
 fn refused(kind: ringfence_kernel::ErrorKind, spellings: &[&str]) -> Vec<FsAttackCase> {
     let mut cases = Vec::new();
     for spelling in spellings {
@@ -156,6 +156,11 @@ fn refused(kind: ringfence_kernel::ErrorKind, spellings: &[&str]) -> Vec<FsAttac
         cases.push(plain.refuses_every_operation(spelling, |usage| {
             (usage != PathUse::List || !spelling.is_empty()).then_some(kind)
         }));
+        for dialect in [Dialect::Claude, Dialect::Codex, Dialect::Gemini] {
+            let name = format!("{:?} is {kind:?} in {}", &spelling[..spelling.len().min(60)], dialect.name());
+            let plain = case(name).with_dialect(dialect).file("other.txt", "other").directory("d");
+            cases.push(plain.refuses_every_operation(spelling, |_| Some(kind)));
+        }
     }
     cases
 }
@@ -713,8 +718,11 @@ fn a_non_string_path_is_refused_by_every_tool() {
             ] {
                 let mut case = plain();
                 for operation in operations(dialect, "PATH") {
-                    // No path at all is the root to `list_dir`.
-                    if bad == "null" && operation.tool == "list_dir" {
+                    // A path in a patch is text in any case.
+                    if operation.arguments.get("input").is_some() {
+                        continue;
+                    }
+                    if bad == "null" && operation.defaults_to_workspace() {
                         continue;
                     }
                     let arguments =
@@ -726,7 +734,8 @@ fn a_non_string_path_is_refused_by_every_tool() {
             let mut case = plain();
             for operation in operations(dialect, "PATH") {
                 let twice = operation.arguments.to_string();
-                let key = if twice.contains("\"path\":") { "path" } else { "to" };
+                let keys = ["path", "file_path", "dir_path", "input"];
+                let key = keys.into_iter().find(|key| twice.contains(&format!("\"{key}\":"))).unwrap_or("to");
                 let twice = format!("{},\"{key}\":\"elsewhere\"}}", twice.trim_end_matches('}'));
                 case = case.fails_saying(operation.tool, twice, InvalidArgs, &["duplicate field"]);
             }

@@ -43,7 +43,7 @@ fn edit_all(text: &str, edits: &[ModelEdit], overlaps: OverlapCounting) -> Resul
 }
 
 #[test]
-fn editing_any_text_is_the_same_as_replacing_in_a_string() {
+fn editing_any_text_is_the_same_as_replacing_in_a_string_or_names_its_relaxation() {
     let world = FsFixture::in_memory(FsFixtureConfig::default());
     check(256, &(text(), vec(one_edit(), 1..4)), |(text, edits)| {
         world.write("f", &text);
@@ -60,8 +60,13 @@ fn editing_any_text_is_the_same_as_replacing_in_a_string() {
                 assert_eq!((&value["replaced"], &value["size"]), (&json!(replaced), &json!(expected.len())));
                 assert_eq!(value["sha256"], sha256(expected.as_bytes()));
             }
+            // A text that is not there exactly may be matched by a relaxation, which the reply names.
+            Err(ErrorKind::EditNotFound) if answer.error.is_none() => {
+                assert!(value(&answer)["relaxed"].is_array(), "{}", answer.text);
+            }
             Err(kind) => {
-                assert_eq!(answer.error, Some(kind), "{}", answer.text);
+                let relaxed = kind == ErrorKind::EditNotFound && answer.error == Some(ErrorKind::AmbiguousEdit);
+                assert!(relaxed || answer.error == Some(kind), "{kind:?}: {}", answer.text);
                 assert_eq!(world.read("f"), text);
             }
         }

@@ -85,9 +85,20 @@ impl LiveSession {
         }
     }
 
+    /// Ends what tools keep for the session, such as background jobs.
+    pub(crate) fn end_tools(&self) {
+        self.session.catalog.end_session(&self.session.id);
+    }
+
     /// Withdraws the approval requests of the session.
     pub(crate) fn withdraw_requests(&self) -> Result<(), StoreError> {
         self.host.withdraw_requests(&self.session.id)
+    }
+}
+
+impl Drop for LiveSession {
+    fn drop(&mut self) {
+        self.end_tools();
     }
 }
 

@@ -62,7 +62,7 @@ impl Drop for SessionOwnership {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::{CallLimits, Dialect, Principal, Session, SessionTaint, ToolCatalog};
+    use ringfence_kernel::{CallLimits, Dialect, Principal, Session, SessionMemory, SessionTaint, ToolCatalog};
 
     use super::SessionOwners;
 
@@ -75,6 +75,7 @@ mod tests {
             limits: CallLimits::for_dialect(Dialect::Standard),
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
+            memory: SessionMemory::default(),
         }
     }
 

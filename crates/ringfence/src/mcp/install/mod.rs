@@ -13,6 +13,7 @@ pub(crate) mod settings_file;
 use std::path::{Path, PathBuf};
 
 use ringfence_front_matter::yaml_mapping;
+use ringfence_kernel::Dialect;
 use serde_json::{Map, Value, json};
 
 use crate::mcp::install::builtin_tools::advice;
@@ -64,7 +65,9 @@ impl ClientSettingsChange {
             }
         };
         let gate = "Turn off the client's built-in file and shell tools, or it can bypass Ringfence";
-        format!("in {}{state}:\n\n{entry}\n\n{scope}\n\n{gate}:\n{}\n", file.display(), advice(*client))
+        let dialect = client_dialect(*client).name();
+        let tools = format!("Its models get the tools of the dialect `{dialect}`, unless your config sets `dialect`.");
+        format!("in {}{state}:\n\n{entry}\n\n{scope}\n\n{tools}\n\n{gate}:\n{}\n", file.display(), advice(*client))
     }
 
     /// Writes it, all or nothing.
@@ -116,7 +119,7 @@ fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
         McpClientApp::Vscode => "${workspaceFolder}",
         _ => ".",
     };
-    let arguments = ["mcp", "--workspace", workspace];
+    let arguments = ["mcp", "--default-dialect", client_dialect(client).name(), "--workspace", workspace];
     let server = match client {
         // Its model is not shown the tools of other servers until it searches for them.
         McpClientApp::ClaudeCode => json!({"command": command, "args": arguments, "alwaysLoad": true}),
@@ -135,6 +138,21 @@ fn server_entry(client: McpClientApp, program: &Path) -> Map<String, Value> {
         }
     };
     server.as_object().cloned().unwrap_or_default()
+}
+
+/// The dialect of the models that a client is mostly used with. String replacement and a shell are what most models of
+/// other families were trained with too.
+fn client_dialect(client: McpClientApp) -> Dialect {
+    match client {
+        McpClientApp::Codex => Dialect::Codex,
+        McpClientApp::Gemini => Dialect::Gemini,
+        McpClientApp::ClaudeCode
+        | McpClientApp::Crush
+        | McpClientApp::Goose
+        | McpClientApp::Opencode
+        | McpClientApp::Vscode
+        | McpClientApp::Zed => Dialect::Claude,
+    }
 }
 
 /// An entry that is there with ours over it: what its user added stays.
@@ -321,7 +339,8 @@ mod tests {
         assert_eq!(after.as_deref(), expected, "{before}");
     }
 
-    const SERVER: &str = r#"{"alwaysLoad":true,"args":["mcp","--workspace","."],"command":"ringfence"}"#;
+    const SERVER: &str =
+        r#"{"alwaysLoad":true,"args":["mcp","--default-dialect","claude","--workspace","."],"command":"ringfence"}"#;
 
     #[test]
     fn an_entry_is_put_in_and_nothing_else_changes() {
@@ -381,7 +400,7 @@ mod tests {
     #[test]
     fn a_table_is_put_at_the_end_or_where_it_was() {
         let server = entry(McpClientApp::Codex);
-        let text = "[mcp_servers.ringfence]\nargs = [\"mcp\", \"--workspace\", \".\"]\ncommand = \"/bin/ringfence\"\n\
+        let text = "[mcp_servers.ringfence]\nargs = [\"mcp\", \"--default-dialect\", \"codex\", \"--workspace\", \".\"]\ncommand = \"/bin/ringfence\"\n\
             default_tools_approval_mode = \"approve\"\ntool_timeout_sec = 300\n";
         for (before, gap) in [("", ""), ("a = 1\n", "\n"), ("a = 1", "\n\n"), ("[mcp_servers.b]\nc = 1\n\n", "")] {
             let (_, after) = with_table(before, &server);
@@ -405,7 +424,7 @@ mod tests {
                 "  type: stdio",
                 "  enabled: true",
                 "  cmd: \"/bin/ringfence\"",
-                "  args: [\"mcp\", \"--workspace\", \".\"]",
+                "  args: [\"mcp\", \"--default-dialect\", \"claude\", \"--workspace\", \".\"]",
                 "  envs: {}",
                 "  timeout: 300",
             ];
@@ -456,8 +475,10 @@ mod tests {
             let file = change.file.strip_prefix(at).unwrap().display().to_string();
             format!("{file}: {}", change.after.split_whitespace().collect::<Vec<_>>().join(" "))
         };
-        let shared = r#""args": [ "mcp", "--workspace", "." ], "command": "ringfence""#;
-        let own = r#""args": [ "mcp", "--workspace", "." ], "command": "/bin/ringfence""#;
+        let shared = r#""args": [ "mcp", "--default-dialect", "claude", "--workspace", "." ], "command": "ringfence""#;
+        let own =
+            r#""args": [ "mcp", "--default-dialect", "claude", "--workspace", "." ], "command": "/bin/ringfence""#;
+        let gemini = shared.replace("claude", "gemini");
         let cases = [
             (
                 McpClientApp::ClaudeCode,
@@ -465,24 +486,24 @@ mod tests {
             ),
             (
                 McpClientApp::Codex,
-                r#".codex/config.toml: [mcp_servers.ringfence] args = ["mcp", "--workspace", "."] command = "/bin/ringfence" default_tools_approval_mode = "approve" tool_timeout_sec = 300"#
+                r#".codex/config.toml: [mcp_servers.ringfence] args = ["mcp", "--default-dialect", "codex", "--workspace", "."] command = "/bin/ringfence" default_tools_approval_mode = "approve" tool_timeout_sec = 300"#
                     .to_owned(),
             ),
             (McpClientApp::Crush, format!(r#"crush.json: {{ "mcp": {{ "ringfence": {{ {shared}, "type": "stdio" }} }} }}"#)),
-            (McpClientApp::Gemini, format!(r#".gemini/settings.json: {{ "mcpServers": {{ "ringfence": {{ {shared} }} }} }}"#)),
+            (McpClientApp::Gemini, format!(r#".gemini/settings.json: {{ "mcpServers": {{ "ringfence": {{ {gemini} }} }} }}"#)),
             (
                 McpClientApp::Goose,
-                r#"goose/config.yaml: extensions: ringfence: name: ringfence type: stdio enabled: true cmd: "/bin/ringfence" args: ["mcp", "--workspace", "."] envs: {} timeout: 300"#
+                r#"goose/config.yaml: extensions: ringfence: name: ringfence type: stdio enabled: true cmd: "/bin/ringfence" args: ["mcp", "--default-dialect", "claude", "--workspace", "."] envs: {} timeout: 300"#
                     .to_owned(),
             ),
             (
                 McpClientApp::Opencode,
-                r#"opencode.json: { "mcp": { "ringfence": { "command": [ "ringfence", "mcp", "--workspace", "." ], "enabled": true, "type": "local" } } }"#
+                r#"opencode.json: { "mcp": { "ringfence": { "command": [ "ringfence", "mcp", "--default-dialect", "claude", "--workspace", "." ], "enabled": true, "type": "local" } } }"#
                     .to_owned(),
             ),
             (
                 McpClientApp::Vscode,
-                r#".vscode/mcp.json: { "servers": { "ringfence": { "args": [ "mcp", "--workspace", "${workspaceFolder}" ], "command": "ringfence", "type": "stdio" } } }"#
+                r#".vscode/mcp.json: { "servers": { "ringfence": { "args": [ "mcp", "--default-dialect", "claude", "--workspace", "${workspaceFolder}" ], "command": "ringfence", "type": "stdio" } } }"#
                     .to_owned(),
             ),
             (McpClientApp::Zed, format!(r#"zed/settings.json: {{ "context_servers": {{ "ringfence": {{ {own} }} }} }}"#)),

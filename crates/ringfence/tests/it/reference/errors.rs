@@ -40,7 +40,8 @@ Several kinds may share a name in a dialect. Output outside any dialect, such as
     text.push_str(&head(["`standard`", "`miniclaw`", "`crewagent`", "when"]));
     for (kind, (_, meaning)) in ErrorKind::ALL.into_iter().zip(&meanings) {
         let error = ToolError::new(kind, "");
-        let [standard, miniclaw, crewagent] = Dialect::ALL.map(|dialect| format!("`{}`", dialect.error_code(&error)));
+        let [standard, miniclaw, crewagent] = [Dialect::Standard, Dialect::Miniclaw, Dialect::Crewagent]
+            .map(|dialect| format!("`{}`", dialect.error_code(&error)));
         text.push_str(&row([&standard, &miniclaw, &crewagent, meaning]));
     }
     let empty = ["path", "old_text"].map(|field| {

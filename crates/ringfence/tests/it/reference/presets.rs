@@ -53,6 +53,8 @@ fn calls() -> Vec<(&'static str, &'static str, Value)> {
         ("fetch from a host that no rule allows", "web_fetch", json!({"url": "https://example.org/"})),
         ("search the web with the configured engine", "web_search", json!({"query": "x"})),
         ("run a program", "run_code", run("true")),
+        ("read the output of a background job", "job_output", json!({"job": 1})),
+        ("stop a background job", "stop_job", json!({"job": 1})),
         ("a program creates a file", "run_code", run("echo x > new.md")),
         ("a program creates a directory", "run_code", run("mkdir new")),
         ("a program overwrites a file", "run_code", run("echo x > a.md")),
@@ -157,6 +159,12 @@ fn table() -> String {
                 true => {
                     let (change, session) = make_change(&site, tool, &runtime);
                     runtime.block_on(make_call(&tried.host, &session, tool, &json!({"change": change})))
+                }
+                false if arguments.get("job").is_some() => {
+                    let job = json!({"code": "sleep 60", "background": true});
+                    let started = runtime.block_on(make_call(&tried.host, &tried.session, "run_code", &job));
+                    assert_eq!(started.error_kind(), None, "{}", started.text);
+                    runtime.block_on(make_call(&tried.host, &tried.session, tool, &arguments))
                 }
                 false => runtime.block_on(make_call(&tried.host, &tried.session, tool, &arguments)),
             };

@@ -11,17 +11,39 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{ReferencePages, check, directory, head, opening, row};
+use crate::commands::without_times;
 use crate::site::TestSite;
 use crate::web::{page as web_page, serve};
 
 /// Names that are not the standard dialect's for the same tool.
-const OTHER_NAMES: [(&str, &str); 6] = [
+const OTHER_NAMES: [(&str, &str); 27] = [
     ("list_dir", "list_directory"),
     ("fs.list", "list_directory"),
     ("fs.read", "read_file"),
     ("fs.search", "search_files"),
     ("fs.write", "write_file"),
     ("fs.apply_patch", "apply_patch"),
+    ("Read", "read_file"),
+    ("view_image", "read_file"),
+    ("Write", "write_file"),
+    ("Edit", "edit_file"),
+    ("replace", "edit_file"),
+    ("Glob", "find_files"),
+    ("glob", "find_files"),
+    ("Grep", "search_files"),
+    ("grep_search", "search_files"),
+    ("Undo", "undo"),
+    ("WebFetch", "web_fetch"),
+    ("WebSearch", "web_search"),
+    ("google_web_search", "web_search"),
+    ("Bash", "run_code"),
+    ("exec_command", "run_code"),
+    ("run_shell_command", "run_code"),
+    ("TaskOutput", "job_output"),
+    ("write_stdin", "job_output"),
+    ("read_background_output", "job_output"),
+    ("TaskStop", "stop_job"),
+    ("stop_background_command", "stop_job"),
 ];
 
 /// Fields of a reply that differ from time to time and from machine to machine.
@@ -60,6 +82,18 @@ const fn miniclaw(tool: &'static str, arguments: &'static str) -> ReferenceCall 
     reference_call(Dialect::Miniclaw, tool, arguments)
 }
 
+const fn claude(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    reference_call(Dialect::Claude, tool, arguments)
+}
+
+const fn codex(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    reference_call(Dialect::Codex, tool, arguments)
+}
+
+const fn gemini(tool: &'static str, arguments: &'static str) -> ReferenceCall {
+    reference_call(Dialect::Gemini, tool, arguments)
+}
+
 const fn crewagent(tool: &'static str, arguments: &'static str) -> ReferenceCall {
     reference_call(Dialect::Crewagent, tool, arguments)
 }
@@ -71,25 +105,47 @@ const fn after_edit(tool: &'static str, arguments: &'static str) -> ReferenceCal
 
 const RYE: &str = r#"{"path":"notes/today.md","oldText":"bread","newText":"rye bread"}"#;
 
+/// A PNG image of one pixel.
+const PIXEL: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\nIDATx\x9cc`\0\0\0\x02\0\x01H\xaf\xa4q\0\0\0\0IEND\xaeB`\x82";
+
 /// `HOST` is a server of the test, `CHANGE` the last change.
 const CALLS: &[ReferenceCall] = &[
     standard("read_file", r#"{"path":"notes/today.md"}"#),
     standard("read_file", r#"{"path":"../.ssh/id_ed25519"}"#),
     miniclaw("read_file", r#"{"path":"notes/today.md"}"#),
     crewagent("fs.read", r#"{"path":"@project/notes/today.md","startLine":2,"endLine":2}"#),
+    claude("Read", r#"{"file_path":"notes/today.md"}"#),
+    claude("Read", r#"{"file_path":"."}"#),
+    codex("read_file", r#"{"path":"notes/today.md","offset":2}"#),
+    codex("view_image", r#"{"path":"pixel.png"}"#),
+    gemini("read_file", r#"{"file_path":"notes/today.md","start_line":2,"end_line":2}"#),
     standard("write_file", r#"{"path":"notes/new.md","content":"hello\n"}"#),
     standard("write_file", r#"{"path":"drafts/new.md","content":"hello\n"}"#),
     miniclaw("write_file", r#"{"path":"drafts/new.md","content":"hello\n"}"#),
     crewagent("fs.write", r#"{"path":"@project/drafts/new.md","content":"hello\n"}"#),
     crewagent("fs.write", r#"{"path":"@pkg/README.md","content":"hello\n"}"#),
+    claude("Write", r#"{"file_path":"drafts/new.md","content":"hello\n"}"#),
+    claude("Write", r#"{"file_path":"README.md","content":"hello\n"}"#),
+    gemini("write_file", r#"{"file_path":"drafts/new.md","content":"hello\n"}"#),
     standard("append_file", r#"{"path":"notes/today.md","content":"butter\n"}"#),
     miniclaw("append_file", r#"{"path":"notes/today.md","content":"butter\n"}"#),
     standard("list_directory", r#"{"path":".","recursive":true}"#),
     miniclaw("list_dir", "{}"),
     crewagent("fs.list", r#"{"path":"@project"}"#),
+    gemini("list_directory", r#"{"dir_path":"notes"}"#),
     standard("edit_file", RYE),
     standard("edit_file", r#"{"path":"notes/today.md","oldText":"cheese","newText":"ham"}"#),
     miniclaw("edit_file", r#"{"path":"notes/today.md","old_text":"bread","new_text":"rye bread"}"#),
+    claude("Edit", r#"{"file_path":"notes/today.md","old_string":"bread","new_string":"rye bread"}"#),
+    claude("Edit", r#"{"file_path":"notes/today.md","old_string":"cheese","new_string":"ham"}"#),
+    gemini(
+        "replace",
+        r#"{"file_path":"notes/today.md","instruction":"rye","old_string":"bread","new_string":"rye bread"}"#,
+    ),
+    codex(
+        "apply_patch",
+        r#"{"input":"*** Begin Patch\n*** Update File: notes/today.md\n@@\n-bread\n+rye bread\n*** End Patch"}"#,
+    ),
     standard(
         "apply_patch",
         r#"{"patch":"--- a/notes/today.md\n+++ b/notes/today.md\n@@ -1,2 +1,2 @@\n milk\n-bread\n+rye bread\n"}"#,
@@ -108,13 +164,66 @@ const CALLS: &[ReferenceCall] = &[
     standard("find_files", r#"{"path":".","glob":"*.md"}"#),
     standard("search_files", r#"{"path":".","pattern":"bread"}"#),
     crewagent("fs.search", r#"{"path":"@project","pattern":"/BREAD/i"}"#),
+    claude("Glob", r#"{"pattern":"**/*.md","path":"notes"}"#),
+    gemini("glob", r#"{"pattern":"**/*.md","dir_path":"notes"}"#),
+    claude("Grep", r#"{"pattern":"bread","output_mode":"content"}"#),
+    gemini("grep_search", r#"{"pattern":"bread"}"#),
+    ReferenceCall {
+        before: &[("Edit", r#"{"file_path":"notes/today.md","old_string":"bread","new_string":"rye bread"}"#)],
+        ..claude("Undo", "{}")
+    },
+    ReferenceCall {
+        before: &[("apply_patch", r#"{"input":"*** Begin Patch\n*** Delete File: README.md\n*** End Patch"}"#)],
+        ..codex("undo", "{}")
+    },
+    ReferenceCall {
+        before: &[("write_file", r#"{"file_path":"new.md","content":"hello\n"}"#)],
+        ..gemini("undo", "{}")
+    },
     after_edit("undo", "{}"),
     ReferenceCall { before: &[("edit_file", RYE), ("undo", "{}")], ..standard("redo", "{}") },
     after_edit("list_changes", "{}"),
     after_edit("show_change", r#"{"change":"CHANGE"}"#),
     standard("run_code", r#"{"language":"bash","code":"wc -l notes/*; echo butter >> notes/today.md"}"#),
+    ReferenceCall {
+        before: &[("run_code", r#"{"code":"sleep 1; echo done","background":true}"#)],
+        ..standard("job_output", r#"{"job":1,"wait":60}"#)
+    },
+    ReferenceCall {
+        before: &[("run_code", r#"{"code":"sleep 60","background":true}"#)],
+        ..standard("stop_job", r#"{"job":1}"#)
+    },
+    claude("Bash", r#"{"command":"cd notes; wc -l *; echo butter >> today.md"}"#),
+    claude("Bash", r#"{"command":"sleep 60","run_in_background":true}"#),
+    codex("exec_command", r#"{"cmd":"wc -l *; exit 3","workdir":"notes"}"#),
+    codex("exec_command", r#"{"cmd":"sleep 60","yield_time_ms":100}"#),
+    gemini("run_shell_command", r#"{"command":"wc -l *","dir_path":"notes"}"#),
+    ReferenceCall {
+        before: &[("Bash", r#"{"command":"sleep 1; echo done","run_in_background":true}"#)],
+        ..claude("TaskOutput", r#"{"task_id":"1"}"#)
+    },
+    ReferenceCall {
+        before: &[("Bash", r#"{"command":"sleep 60","run_in_background":true}"#)],
+        ..claude("TaskStop", r#"{"task_id":"1"}"#)
+    },
+    ReferenceCall {
+        before: &[("exec_command", r#"{"cmd":"read name; echo hello $name","yield_time_ms":100,"tty":true}"#)],
+        ..codex("write_stdin", r#"{"session_id":1,"chars":"you\n","yield_time_ms":30000}"#)
+    },
+    ReferenceCall {
+        before: &[("run_shell_command", r#"{"command":"sleep 1; echo done","is_background":true}"#)],
+        ..gemini("read_background_output", r#"{"pid":1,"delay_ms":30000}"#)
+    },
+    ReferenceCall {
+        before: &[("run_shell_command", r#"{"command":"sleep 60","is_background":true}"#)],
+        ..gemini("stop_background_command", r#"{"pid":1}"#)
+    },
     standard("web_fetch", r#"{"url":"http://HOST/","format":"markdown"}"#),
     standard("web_fetch", r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#),
+    claude("WebFetch", r#"{"url":"http://HOST/"}"#),
+    gemini("web_fetch", r#"{"prompt":"http://HOST/"}"#),
+    claude("WebSearch", r#"{"query":"ring fence"}"#),
+    gemini("google_web_search", r#"{"query":"ring fence"}"#),
     standard("web_search", r#"{"query":"ring fence","numResults":1}"#),
 ];
 
@@ -135,6 +244,9 @@ fn host() -> &'static str {
 fn test_app(site: &TestSite, dialect: Dialect) -> App {
     site.write("README.md", "# Demo\n");
     site.write("notes/today.md", "milk\nbread\n");
+    if dialect == Dialect::Codex {
+        site.write("pixel.png", PIXEL);
+    }
     std::fs::write(site.outside.join("README.md"), "# A package\n").unwrap();
     let at = host();
     let config = site.root().join("config.toml");
@@ -176,7 +288,20 @@ fn reply(shown: &ReferenceCall) -> String {
         made["value"]["change"].as_str().unwrap_or_default().clone_into(&mut change);
     }
     let last = last.replace(host(), "127.0.0.1:8080");
+    if shown.dialect.is_model_family() {
+        return blank_ids(&without_times(&last));
+    }
     VARYING.iter().fold(last, |text, field| blank(&text, field))
+}
+
+/// A text with every ID of a change replaced.
+fn blank_ids(text: &str) -> String {
+    let mut parts = text.split("c-");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |blanked, part| {
+        let digits = part.bytes().take_while(u8::is_ascii_hexdigit).count();
+        if digits < 8 { blanked + "c-" + part } else { blanked + "c-…" + &part[digits..] }
+    })
 }
 
 /// A text of JSON with every value of this field replaced.
@@ -371,15 +496,26 @@ examples were made by calls in a workspace with a `README.md` and a `notes/today
 what differs from time to time.
 ";
     let mut text = opening("Tools", "the types of the tools", what);
-    text.push_str(&head(["`standard`", "`miniclaw`", "`crewagent`", "what it does"]));
+    let columns = Dialect::ALL.map(|dialect| format!("`{}`", dialect.name()));
+    let [standard, miniclaw, crewagent, claude, codex, gemini] = columns.each_ref().map(String::as_str);
+    text.push_str(&head([standard, miniclaw, crewagent, claude, codex, gemini, "what it does"]));
     for (name, faces) in tools {
         let called = |dialect: Dialect| match faces.iter().find(|face| face.dialect == dialect) {
             Some(face) => format!("[`{}`]({name}.md)", face.name),
             None => String::new(),
         };
-        let [standard, miniclaw, crewagent] = Dialect::ALL.map(called);
+        let names = Dialect::ALL.map(called);
+        let [standard, miniclaw, crewagent, claude, codex, gemini] = names.each_ref().map(String::as_str);
         let first = faces[0].description.split(". ").next().unwrap_or_default();
-        text.push_str(&row([&standard, &miniclaw, &crewagent, &format!("{}.", first.trim_end_matches('.'))]));
+        text.push_str(&row([
+            standard,
+            miniclaw,
+            crewagent,
+            claude,
+            codex,
+            gemini,
+            &format!("{}.", first.trim_end_matches('.')),
+        ]));
     }
     text
 }

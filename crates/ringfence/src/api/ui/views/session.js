@@ -11,12 +11,14 @@ import { clock } from '../time.js';
 
 export function show(place, [id]) {
     const head = el('div', {});
+    const jobs = el('div', {});
     const nothing = empty('No calls yet. Calls in this session appear here as they happen.');
     const cards = transcript(call =>
         call.state === 'running' && isMine(session) ? [button('Cancel', () => cancel(id, call))] : [],
     );
-    fill(place, head, nothing, cards.element);
+    fill(place, head, jobs, nothing, cards.element);
 
+    let isGone = false;
     let session = state.sessions.find(one => one.id === id) ?? null;
     const draw = () => {
         session = state.sessions.find(one => one.id === id) ?? session;
@@ -30,7 +32,13 @@ export function show(place, [id]) {
             },
             () => {},
         );
+    // Jobs begin, and are read, by calls.
+    const drawJobs = async () => {
+        const found = session?.ended ? [] : await get(path('sessions', id, 'jobs')).then(got => got.jobs, () => []);
+        if (!isGone) fill(jobs, jobsOf(found));
+    };
     draw();
+    drawJobs();
 
     // Scrolls with new content while the user is at the end of the page.
     const heard = (kind, data) => {
@@ -38,6 +46,7 @@ export function show(place, [id]) {
         const atEnd = window.innerHeight + window.scrollY > document.body.scrollHeight - 80;
         cards.heard(kind, data);
         nothing.hidden = cards.size() > 0;
+        if (kind === 'end') drawJobs();
         if (atEnd && cards.size() > 3) window.scrollTo(0, document.body.scrollHeight);
     };
     const recall = async () => {
@@ -46,7 +55,6 @@ export function show(place, [id]) {
         nothing.hidden = cards.size() > 0;
     };
     let stream = { stop: () => {} };
-    let isGone = false;
     // First what the audit log has, then what the server still knows of the session, with contents, then what comes.
     recall().then(() => {
         if (!isGone) stream = follow(path('sessions', id, 'events'), { after: 0, heard });
@@ -115,6 +123,22 @@ function headOf(id, session) {
             isOpen && (may('admin') || isMine(session)) ? button('End session', () => finish(id)) : null,
         ),
     ];
+}
+
+/** The background jobs, if there are any. */
+function jobsOf(jobs) {
+    if (jobs.length === 0) return [];
+    const line = job =>
+        el(
+            'li',
+            {},
+            el('code', {}, job.command.split('\n', 1)[0].slice(0, 200)),
+            ' ',
+            job.exitCode === null ? badge('running', 'good') : badge(`exit ${job.exitCode}`),
+            ' since ',
+            clock(job.started),
+        );
+    return [el('h2', {}, 'Background jobs'), el('ul', { class: 'jobs' }, ...jobs.map(line))];
 }
 
 async function finish(id) {
