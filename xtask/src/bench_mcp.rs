@@ -467,6 +467,14 @@ impl PeerProcess {
 
     /// Waits for the answer to any request. Its id, or nothing if that is an error.
     pub(crate) fn receive(&mut self) -> Option<u64> {
+        let message = self.receive_message()?;
+        let succeeded =
+            message.pointer("/result").is_some() && message.pointer("/result/isError") != Some(&Value::Bool(true));
+        succeeded.then(|| message.get("id")?.as_u64()).flatten()
+    }
+
+    /// Waits for the answer to any request.
+    pub(crate) fn receive_message(&mut self) -> Option<Value> {
         loop {
             let mut line = String::new();
             if self.output.read_line(&mut line).ok()? == 0 {
@@ -474,9 +482,7 @@ impl PeerProcess {
             }
             let message: Value = serde_json::from_str(&line).ok()?;
             if message.get("result").is_some() || message.get("error").is_some() {
-                let succeeded = message.pointer("/result").is_some()
-                    && message.pointer("/result/isError") != Some(&Value::Bool(true));
-                return succeeded.then(|| message.get("id")?.as_u64()).flatten();
+                return Some(message);
             }
         }
     }

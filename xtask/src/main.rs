@@ -8,6 +8,7 @@ mod attack;
 mod bench_builds;
 mod bench_http;
 mod bench_mcp;
+mod bench_program;
 mod bench_sandbox;
 mod bench_search;
 mod bench_start;
@@ -45,8 +46,7 @@ use ringfence_testkit::requirement;
 /// Parts of `bench fs` that can be run alone.
 const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
-const BENCHMARKS: &str =
-    "fs, overlay, agent, http, mcp, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
+const BENCHMARKS: &str = "fs, overlay, agent, http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -65,6 +65,8 @@ const USAGE: &str =
   bench agent  overhead of an agent step, and memory of a long session
   bench http   the HTTP API compared with in-process calls, with one session and with many
   bench mcp    our MCP server and two others, with the same client
+  bench program
+               a program that does nothing, in an empty workspace and in one of 100,000 files; planted secrets
   bench sandbox
                start-up of programs: bare, in our jail, in other sandboxes
   bench sandbox --builds [PROJECT…]
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         ["bench", "agent"] => run_cargo(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
+        ["bench", "program"] => bench_program::run(),
         ["bench", "versions", binary] => bench_versions::run(binary),
         ["bench", "start"] => bench_start::run(),
         ["bench", "write"] => bench_write::run(),
