@@ -140,8 +140,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use ringfence_kernel::{
-        AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, Principal, ReplyValue, Session, SessionMemory,
-        SessionTaint, ToolCatalog,
+        AuditEvent, AuditSink as _, CallLimits, CallRecord, Dialect, Principal, ReplyForm, ReplyValue, Session,
+        SessionMemory, SessionTaint, ToolCatalog,
     };
 
     use super::WorkflowRunLog;
@@ -159,6 +159,7 @@ mod tests {
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         };
         let record = CallRecord {
             time: SystemTime::now(),

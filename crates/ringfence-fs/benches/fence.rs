@@ -22,7 +22,7 @@ use ringfence_audit::AuditLog;
 use ringfence_fs::{Fence, FenceOptions, JournalMode, MountAccess, MountSpec};
 use ringfence_kernel::{
     AuditSink, CallLimits, DenyApprover, Dialect, Host, HostConfig, InMemoryApprovalStore, NullAuditSink, Preset,
-    Principal, Session, SessionMemory, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
+    Principal, ReplyForm, Session, SessionMemory, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Runtime;
@@ -89,6 +89,7 @@ impl FenceBench {
                 catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).expect("a catalog"),
                 taint: SessionTaint::default(),
                 memory: SessionMemory::default(),
+                replies: ReplyForm::default(),
             })
         };
         let (unjournaled_session, fence) = (session(&fence(JournalMode::Off)), fence(JournalMode::On));

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
     CallCommitState, CallContext, CallLimits, ChangeGroupDecision, DenyApprover, Dialect, Host, HostConfig,
-    InMemoryApprovalStore, IoMode, NullAuditSink, Preset, Preview, Principal, Session, SessionMemory, SessionTaint,
-    Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, Workspace, WorkspaceChanges,
-    WorkspaceView,
+    InMemoryApprovalStore, IoMode, NullAuditSink, Preset, Preview, Principal, ReplyForm, Session, SessionMemory,
+    SessionTaint, Ticket, Tool, ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry, Workspace,
+    WorkspaceChanges, WorkspaceView,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -201,6 +201,7 @@ impl OverlayBench {
             catalog: registry.catalog(Dialect::Standard, &ToolFilter::default()).expect("a catalog"),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         };
         let host = Host::new(HostConfig {
             policy: Box::new(Preset::Edits),

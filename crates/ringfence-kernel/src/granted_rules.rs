@@ -87,7 +87,7 @@ mod tests {
     use super::GrantedRules;
     use crate::{
         CallLimits, Dialect, LayeredRules, Policy, PolicyLayer, PolicyRequest, PolicyRevision, PolicyRule, Preset,
-        Principal, RuleText, Session, SessionMemory, SessionTaint, Taint, TaintSet, ToolCatalog,
+        Principal, ReplyForm, RuleText, Session, SessionMemory, SessionTaint, Taint, TaintSet, ToolCatalog,
     };
 
     fn session(agent: Option<&str>) -> Session {
@@ -100,6 +100,7 @@ mod tests {
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::call_context::CallServices;
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
 use crate::grant::access_subject;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval};
-use crate::reply::{RenderedReply, ReplyNotes};
+use crate::reply::{RenderedReply, ReplyForm, ReplyNotes};
 use crate::tool_binding::ErasedPlan;
 use crate::{
     AbandonReason, Approval, AuditSinkError, AuthScope, CallContext, CallOrigin, CallRecord, Decision, ErrorKind,
@@ -92,7 +92,7 @@ impl Invocation {
             time_limit: session.limits.call_time,
             stops_gracefully: false,
             prior_approval: None,
-            notes: ReplyNotes::default(),
+            notes: ReplyNotes { form: session.replies, ..ReplyNotes::default() },
             listener: None,
             connection_log: ConnectionLog::default(),
         }
@@ -109,7 +109,7 @@ impl Invocation {
             stops_gracefully: self.stops_gracefully,
             origin: self.origin.clone(),
             prior_approval: Some(covered),
-            notes: ReplyNotes { modified: true },
+            notes: ReplyNotes { modified: true, ..self.notes },
             listener: self.listener.clone(),
             connection_log: ConnectionLog::default(),
         }
@@ -245,7 +245,8 @@ impl Invocation {
         let call_id = self.call.id.clone();
         let reply = match result {
             Ok(RenderedReply { value, text }) => {
-                ToolReply { call_id, outcome: Ok(value), text: self.bounded_text(text), suspended: None }
+                let text = if value.is_text() { self.bounded_text(text) } else { text };
+                ToolReply { call_id, outcome: Ok(value), text, suspended: None }
             }
             Err(error) => ToolReply::from_error(&call_id, error, self.session.dialect),
         };
@@ -258,7 +259,7 @@ impl Invocation {
     /// A text for a model, which gets no more than it can take; the rest is kept. Programs get the texts of the other
     /// dialects whole.
     fn bounded_text(&self, text: String) -> String {
-        match self.session.dialect.is_model_family() {
+        match self.session.dialect.is_model_family() || self.session.replies == ReplyForm::ModelText {
             true => self.session.memory.outputs.bounded_start(text, MODEL_TEXT_BYTES),
             false => text,
         }

@@ -13,7 +13,7 @@
 //!
 //! use ringfence_kernel::{
 //!     CallLimits, DenyApprover, Dialect, ErrorKind, Host, HostConfig, LayeredRules, InMemoryApprovalStore, NullAuditSink, Preset,
-//!     Principal, Session, SessionMemory, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
+//!     Principal, Session, ReplyForm, SessionMemory, SessionTaint, ToolCall, ToolFilter, ToolRegistry,
 //! };
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -35,6 +35,7 @@
 //!     catalog: ToolRegistry::new().catalog(Dialect::Standard, &ToolFilter::default())?,
 //!     taint: SessionTaint::default(),
 //!     memory: SessionMemory::default(),
+//!     replies: ReplyForm::default(),
 //! });
 //! let call = ToolCall { id: "call-1".to_owned(), name: "read_file".to_owned(), arguments: "{}".to_owned() };
 //! let reply = host.call(&session, call, &CancellationToken::new()).await?;
@@ -130,7 +131,7 @@ pub use host::{Host, HostConfig, HostError, ToolCall, ToolReply};
 pub use id::short_change_id;
 pub use inbox::{ApprovalInbox, InboxError};
 pub use layered_rules::LayeredRules;
-pub use limits::CallLimits;
+pub use limits::{CallLimits, MODEL_LIST_STATS};
 pub use line_diff::{DiffHunk, DiffLine, DiffLineChange, DiffPart, DiffRange, FileDiff, LineDiff, UNTERMINATED_NOTE};
 pub use output_store::{KeptOutput, MODEL_TEXT_BYTES, OUTPUT_PREFIX, OutputId, OutputStore};
 pub use pending_approval::SuspendedCall;
@@ -139,7 +140,7 @@ pub use preset::Preset;
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
 pub use principal::{AuthScope, Principal};
 pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
-pub use reply::{MODIFIED_NOTE, ModelText, ReplyImage, ReplyNotes, ReplyValue};
+pub use reply::{MODIFIED_NOTE, ModelText, ReplyForm, ReplyImage, ReplyNotes, ReplyValue};
 pub use resource::{
     CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, OUTPUT_MOUNT, PolicyAction, PolicyResource, ResourceAccess,
     SEARCH_MOUNT, WORKSPACE_MOUNTS,

@@ -32,7 +32,7 @@ pub struct CallLimits {
     pub copy_bytes: u64,
     /// Entries that one listing names.
     pub list_entries: u64,
-    /// Entries of one listing whose size and time are read: none where nothing shows them.
+    /// Entries of one listing whose size and time are read; of a directory with more, none.
     pub list_stats: u64,
     /// Bytes of names that one listing, search by name or delete returns.
     pub list_bytes: u64,
@@ -98,6 +98,9 @@ pub struct CallLimits {
     pub denials_in_a_row: u64,
 }
 
+/// Most entries of a listing whose sizes a model is shown: a longer one is read for its names.
+pub const MODEL_LIST_STATS: u64 = 200;
+
 impl CallLimits {
     /// The default limits of a dialect.
     pub fn for_dialect(dialect: Dialect) -> Self {
@@ -145,7 +148,8 @@ impl CallLimits {
             denials_in_a_row: 3,
         };
         match dialect {
-            Dialect::Standard | Dialect::Claude | Dialect::Codex | Dialect::Gemini => standard,
+            Dialect::Standard => standard,
+            Dialect::Claude | Dialect::Codex | Dialect::Gemini => Self { list_stats: MODEL_LIST_STATS, ..standard },
             Dialect::Miniclaw => Self {
                 read_bytes: 256 * KIB,
                 write_bytes: MIB,

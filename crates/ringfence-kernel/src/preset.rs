@@ -151,7 +151,7 @@ mod tests {
 
     use super::{Decision, Preset};
     use crate::{
-        CallLimits, Dialect, Policy, PolicyAction, PolicyRequest, PolicyResource, Principal, ResourceAccess,
+        CallLimits, Dialect, Policy, PolicyAction, PolicyRequest, PolicyResource, Principal, ReplyForm, ResourceAccess,
         Sensitivity, Session, SessionMemory, SessionTaint, TaintSet, ToolCatalog,
     };
 
@@ -176,6 +176,7 @@ mod tests {
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         }
     }
 

@@ -24,6 +24,18 @@ pub const MODIFIED_NOTE: &str = "the user edited the arguments before this call 
 pub struct ReplyNotes {
     /// The arguments that ran are not those that were asked for: a person changed them.
     pub modified: bool,
+    /// The form of the reply's text.
+    pub form: ReplyForm,
+}
+
+/// The form of a reply's text in the standard dialect. The other dialects have one form each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyForm {
+    /// The whole reply as JSON.
+    #[default]
+    Json,
+    /// The text for models, where the result has one.
+    ModelText,
 }
 
 /// The structured content of a successful reply. It becomes JSON only where a frontend asks for it.
@@ -142,10 +154,6 @@ impl ReplyValue {
         }
     }
 
-    pub(crate) fn with_model_text(self, text: String) -> Self {
-        Self { model_text: Some(Arc::from(text)), ..self }
-    }
-
     /// The image that the result is.
     pub fn image(&self) -> Option<ReplyImage> {
         self.fields.as_ref()?.image()
@@ -155,6 +163,11 @@ impl ReplyValue {
     #[must_use]
     pub fn with_notes(self, notes: ReplyNotes) -> Self {
         Self { notes, ..self }
+    }
+
+    /// Whether the text of the reply is the text for models.
+    pub fn is_text(&self) -> bool {
+        self.shape == ReplyShape::Text
     }
 
     /// Notes of the kernel.
@@ -196,8 +209,23 @@ impl RenderedReply {
         value: V,
         notes: ReplyNotes,
     ) -> Self {
+        if notes.form == ReplyForm::ModelText {
+            return Self::for_model(value, Dialect::Standard, notes);
+        }
         let text = to_json(&ValueEnvelope { ok: true, value: &value, modified: notes.modified });
         Self { value: ReplyValue::for_models(value).with_notes(notes), text }
+    }
+
+    /// The same with a text for models that the tool rendered.
+    pub(crate) fn with_model_text(self, model_text: String) -> Self {
+        let Self { mut value, text } = self;
+        match value.notes.form {
+            ReplyForm::ModelText => {
+                value.shape = ReplyShape::Text;
+                Self { value, text: model_text }
+            }
+            ReplyForm::Json => Self { value: ReplyValue { model_text: Some(Arc::from(model_text)), ..value }, text },
+        }
     }
 
     /// The reply whose fields stand beside `ok`.

@@ -7,6 +7,7 @@ use crate::dialect::Dialect;
 use crate::limits::CallLimits;
 use crate::principal::Principal;
 use crate::registry::ToolCatalog;
+use crate::reply::ReplyForm;
 use crate::session_memory::SessionMemory;
 use crate::taint::SessionTaint;
 
@@ -29,6 +30,8 @@ pub struct Session {
     pub taint: SessionTaint,
     /// Its memory of earlier calls.
     pub memory: SessionMemory,
+    /// The form of its replies.
+    pub replies: ReplyForm,
 }
 
 impl Session {
@@ -43,6 +46,7 @@ impl Session {
             catalog: self.catalog.clone(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: self.replies,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::verdict::ReviewRequirement;
 ///
 /// use ringfence_kernel::{
 ///     CallContext, CallLimits, DenyApprover, Dialect, Host, HostConfig, InMemoryApprovalStore, NullAuditSink, PolicyAction,
-///     PolicyResource, Preset, Preview, Principal, ResourceAccess, Session, SessionMemory, SessionTaint, Ticket, Tool,
+///     PolicyResource, Preset, Preview, Principal, ResourceAccess, Session, ReplyForm, SessionMemory, SessionTaint, Ticket, Tool,
 ///     ToolBinding, ToolCall, ToolError, ToolFilter, ToolPlan, ToolRegistry,
 /// };
 /// use schemars::JsonSchema;
@@ -95,6 +95,7 @@ use crate::verdict::ReviewRequirement;
 ///     catalog,
 ///     taint: SessionTaint::default(),
 ///     memory: SessionMemory::default(),
+///     replies: ReplyForm::default(),
 /// });
 /// let arguments = r#"{"name":"todo"}"#.to_owned();
 /// let call = ToolCall { id: "call-1".to_owned(), name: "read_note".to_owned(), arguments };

@@ -216,7 +216,7 @@ impl<T: PhasedTool> ToolBinding<T> {
             OutcomeRenderer::Model(render) => render(outcome, dialect, notes),
         };
         if let Some(text) = own_text {
-            reply.value = reply.value.with_model_text(text);
+            reply = reply.with_model_text(text);
         }
         if dialect.is_model_family() && notes.modified {
             reply.text.push_str("\n[");

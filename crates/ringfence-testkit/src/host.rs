@@ -1,8 +1,8 @@
 //! Sessions and hosts with defaults, of which a test changes what it is about.
 
 use ringfence_kernel::{
-    CallLimits, DenyApprover, Dialect, HostConfig, InMemoryApprovalStore, NullAuditSink, Preset, Principal, Session,
-    SessionMemory, SessionTaint, ToolCatalog, ToolFilter, ToolRegistry,
+    CallLimits, DenyApprover, Dialect, HostConfig, InMemoryApprovalStore, NullAuditSink, Preset, Principal, ReplyForm,
+    Session, SessionMemory, SessionTaint, ToolCatalog, ToolFilter, ToolRegistry,
 };
 
 /// A session `test` of an agent `test` with every tool of a registry.
@@ -26,6 +26,7 @@ pub fn session_without_tools(dialect: Dialect) -> Session {
         catalog: ToolCatalog::default(),
         taint: SessionTaint::default(),
         memory: SessionMemory::default(),
+        replies: ReplyForm::default(),
     }
 }
 

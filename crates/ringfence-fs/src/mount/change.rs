@@ -310,7 +310,10 @@ pub(crate) fn delete_entry(mount: &Mount, (parent, name): (BorrowedFd<'_>, &[u8]
 }
 
 pub(crate) fn delete_images(mount: &Mount, images: &[String]) {
-    let Some(keep) = mount.image_store().filter(|_| !images.is_empty()) else { return };
+    if images.is_empty() {
+        return;
+    }
+    let Some(keep) = mount.image_store() else { return };
     let (signal, limits) = (CallCommitState::new(), CallLimits::for_dialect(Dialect::Standard));
     let cx = CallContext::new(&limits, IoMode::Blocking, &signal);
     for image in images {

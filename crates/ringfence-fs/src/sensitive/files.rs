@@ -277,8 +277,8 @@ impl SensitiveFiles {
         let mut scanned_directories =
             ScannedDirectories { root: self.root_changed(mount).unwrap_or_default(), ..ScannedDirectories::default() };
         let mut names = default_if_absent(typed_names_in(root, MOST_NAMES))?;
-        // Images keep the sensitivity of their files, and are not settings.
-        names.retain(|(name, _)| !is_reserved(name.as_bytes()));
+        // Images keep the sensitivity of their files, and are not settings. What is above is not in the workspace.
+        names.retain(|(name, _)| !is_reserved(name.as_bytes()) && !matches!(name.as_str(), "." | ".."));
         names.iter().for_each(|(name, _)| self.observe_unrecorded(mount, name, root, name));
         // The ones that bring settings come first, however many others there are.
         let mut links: Vec<&str> = names.iter().filter(|entry| may_be_link(entry)).map(|(name, _)| &**name).collect();

@@ -364,7 +364,8 @@ fn list(work: ListDirectoryPlan, cx: &CallContext<'_>) -> Result<Outcome, ToolEr
     }
     names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let mut entries = Vec::with_capacity(names.len());
-    let mut stats_left = if details == DetailListing::Included { cx.limits.list_stats } else { 0 };
+    let has_details = details == DetailListing::Included && names.len() as u64 <= cx.limits.list_stats;
+    let mut stats_left = if has_details { u64::MAX } else { 0 };
     for entry in names {
         let look = || stat(directory.as_fd(), &entry.name).map_err(|errno| errno_error(errno, &located.shown));
         match NamedEntry::new(&entry.name, entry.kind, &mut stats_left, look)? {

@@ -301,7 +301,8 @@ mod tests {
 
     use ringfence_kernel::{
         Assurance, AuditEvent, AuditSink as _, AuthScope, CallLimits, CallRecord, Dialect, ErrorKind, PolicyAction,
-        PolicyResource, Principal, ResourceAccess, Session, SessionMemory, SessionTaint, ToolCatalog, ToolError,
+        PolicyResource, Principal, ReplyForm, ResourceAccess, Session, SessionMemory, SessionTaint, ToolCatalog,
+        ToolError,
     };
     use serde_json::{Value, json};
 
@@ -379,6 +380,7 @@ mod tests {
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         };
         let resource = PolicyResource { display_path: "docs.rs:443".to_owned(), ..PolicyResource::default() };
         let error = ToolError::new(ErrorKind::Network, "no");

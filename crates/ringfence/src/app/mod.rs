@@ -29,8 +29,8 @@ use ringfence_fs::{
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
     Assurance, AuditSink, Dialect, DuplicateToolError, Egress, Grant, GrantedRules, Host, HostConfig, Policy as _,
-    PolicyRule, Principal, Session, SessionMemory, SessionTaint, StoreError, TaintSet, ToolError, ToolFilter,
-    ToolRegistry, UnknownToolError, WORKSPACE_MOUNTS,
+    PolicyRule, Principal, ReplyForm, Session, SessionMemory, SessionTaint, StoreError, TaintSet, ToolError,
+    ToolFilter, ToolRegistry, UnknownToolError, WORKSPACE_MOUNTS,
 };
 
 use ringfence_sandbox::{CommandSessions, RunCodeSetup};
@@ -363,6 +363,7 @@ fn build_app_for(
         catalog,
         taint,
         memory: SessionMemory::default(),
+        replies: ReplyForm::default(),
     };
     directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);

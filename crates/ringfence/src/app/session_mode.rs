@@ -126,7 +126,7 @@ mod tests {
 
     use ringfence_kernel::{
         CallLimits, Decision, Dialect, Policy, PolicyAction, PolicyRequest, PolicyResource, Preset, Principal,
-        ResourceAccess, Session, SessionMemory, SessionTaint, TaintSet, ToolCatalog,
+        ReplyForm, ResourceAccess, Session, SessionMemory, SessionTaint, TaintSet, ToolCatalog,
     };
 
     use super::{ModePolicy, SessionMode, SharedSessionMode};
@@ -152,6 +152,7 @@ mod tests {
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         };
         for (preset, mode) in Preset::ALL.into_iter().flat_map(|preset| SessionMode::ALL.map(|mode| (preset, mode))) {
             let modes = SharedSessionMode::default();

@@ -148,7 +148,7 @@ impl McpFrontend {
     pub(crate) fn http_router(&self, app: &App, shared: McpHttpShared, stop: &CancellationToken) -> Router {
         let McpHttpShared { tokens, source, rate, sessions } = shared;
         let limits = app.session.limits.clone();
-        let sessions = McpSessions::new(app, limits, sessions);
+        let sessions = McpSessions::new(app, limits, self.form, sessions);
         let auth = self.auth_layer(app, sessions, tokens, source, (rate, stop));
         Router::new().route("/mcp", any(enter)).with_state(auth)
     }

@@ -106,7 +106,8 @@ impl McpFrontend {
 
     /// Serves one client on standard input and output until it closes them, or `stop` is cancelled.
     pub async fn serve_stdio(&self, app: &App, stop: CancellationToken) {
-        let session = Arc::clone(&app.session);
+        let session = app.session.for_principal(&app.session.id, app.session.principal.clone());
+        let session = Arc::new(self.form.apply_to(session));
         let gone = CancellationToken::new();
         let in_flight = InFlightRequests::default();
         let longest =

@@ -34,6 +34,7 @@ const LISTED_DETAILS: [&str; 3] = ["errors", "removed", "conflicts"];
 /// an output of the session.
 pub(super) fn render(reply: &ToolReply, outputs: &OutputStore, most: usize) -> Vec<String> {
     let (text, modified) = match &reply.outcome {
+        Ok(value) if value.is_text() => (reply.text.clone(), value.notes().modified),
         Ok(value) => (value_text(value, outputs), value.notes().modified),
         Err(error) => (outputs.bounded(error_text(error), MODEL_TEXT_BYTES), false),
     };

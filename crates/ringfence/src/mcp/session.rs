@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::app::session::live::{LiveSession, TokenSessions};
 use crate::mcp::client_info::ProtocolEra;
 use crate::mcp::deferred::DeferredCalls;
+use crate::mcp::tools::ToolResultFormat;
 use crate::process::messages::{error_chain, print_error};
 use crate::store::tokens::TokenIdentity;
 
@@ -90,6 +91,7 @@ pub(super) struct McpSessions {
     /// Template of a session.
     template: Arc<Session>,
     limits: CallLimits,
+    form: ToolResultFormat,
     /// The workspace, by a name that no other directory has.
     workspace_id: Arc<str>,
     tokens: TokenSessions,
@@ -99,15 +101,16 @@ pub(super) struct McpSessions {
 }
 
 impl McpSessions {
-    pub(super) fn new(app: &App, limits: CallLimits, tokens: TokenSessions) -> Self {
+    pub(super) fn new(app: &App, limits: CallLimits, form: ToolResultFormat, tokens: TokenSessions) -> Self {
         let (template, workspace_id) = (Arc::clone(&app.session), Arc::from(app.workspace_id.as_str()));
-        Self { template, limits, workspace_id, tokens, stateless: Arc::default(), host: app.host.clone() }
+        Self { template, limits, form, workspace_id, tokens, stateless: Arc::default(), host: app.host.clone() }
     }
 
     /// Opens a session of a client.
     fn open_session(&self, client: &McpTokenId, id: String) -> Arc<McpSession> {
         let limits = self.limits.clone();
         let session = Session { limits, ..self.template.for_principal(id, Principal::agent(&*client.name)) };
+        let session = self.form.apply_to(session);
         McpSession::new(self.tokens.open(&client.token, &self.workspace_id, &self.host, session))
     }
 

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ringfence_kernel::{Dialect, MCP_TOOL_PREFIX, OutputStore, ReplyValue, ToolDefinition, ToolReply};
+use ringfence_kernel::{
+    Dialect, MCP_TOOL_PREFIX, MODEL_LIST_STATS, OutputStore, ReplyForm, ReplyValue, Session, ToolDefinition, ToolReply,
+};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
@@ -34,6 +36,17 @@ pub(crate) enum ToolResultFormat {
     Json,
     /// As the dialect's JSON, in text and as structured content that the output schema describes. For programs.
     Structured,
+}
+
+impl ToolResultFormat {
+    /// A session whose replies have this form.
+    pub(super) fn apply_to(self, mut session: Session) -> Session {
+        if self == Self::Plain && session.dialect == Dialect::Standard {
+            session.replies = ReplyForm::ModelText;
+            session.limits.list_stats = session.limits.list_stats.min(MODEL_LIST_STATS);
+        }
+        session
+    }
 }
 
 /// A tool in the form of the protocol.
@@ -321,7 +334,8 @@ mod tests {
 
     #[test]
     fn it_is_said_that_a_person_changed_the_arguments() {
-        let value = ReplyValue::new(json!({"content": "a"})).with_notes(ReplyNotes { modified: true });
+        let value =
+            ReplyValue::new(json!({"content": "a"})).with_notes(ReplyNotes { modified: true, ..ReplyNotes::default() });
         let reply = success(r#"{"ok":true,"value":{"content":"a"},"modified":true}"#, value);
         let note = "[the user edited the arguments before this call ran]";
         let expected = json!({"content": texts(&["content: a", note]), "isError": false});

@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use ringfence_fs::{MountAccess, ResolverBackend};
-use ringfence_kernel::{CallLimits, ErrorKind, Preset, Principal, Session, SessionMemory, SessionTaint};
+use ringfence_kernel::{CallLimits, ErrorKind, Preset, Principal, ReplyForm, Session, SessionMemory, SessionTaint};
 use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
 
@@ -42,6 +42,7 @@ impl FsFixture {
             catalog: old.catalog.clone(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         };
         self.session = Arc::new(session);
         self

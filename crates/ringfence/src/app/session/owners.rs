@@ -62,7 +62,9 @@ impl Drop for SessionOwnership {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_kernel::{CallLimits, Dialect, Principal, Session, SessionMemory, SessionTaint, ToolCatalog};
+    use ringfence_kernel::{
+        CallLimits, Dialect, Principal, ReplyForm, Session, SessionMemory, SessionTaint, ToolCatalog,
+    };
 
     use super::SessionOwners;
 
@@ -76,6 +78,7 @@ mod tests {
             catalog: ToolCatalog::default(),
             taint: SessionTaint::default(),
             memory: SessionMemory::default(),
+            replies: ReplyForm::default(),
         }
     }
 
