@@ -137,6 +137,8 @@ pub struct CallOrigin {
     pub call: String,
     /// Name of the tool.
     pub tool: String,
+    /// Name of the principal.
+    pub principal: String,
     /// The principal may reverse changes of any session: a person.
     pub may_undo: bool,
 }

@@ -118,6 +118,7 @@ impl Invocation {
             Some(tool) => {
                 invocation.time_limit = tool.time_limit(&session.limits);
                 invocation.stops_gracefully = tool.stops_gracefully();
+                invocation.waits_for_job = tool.definition().capabilities.waits_for_job;
                 CallState::Found(tool)
             }
         };

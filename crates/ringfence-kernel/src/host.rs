@@ -143,10 +143,16 @@ pub(crate) struct WorkerLimits {
     pub(crate) calls: WorkerSlots,
     /// For calls that stop by themselves, such as programs. Those may take minutes, and the others must not wait for them.
     pub(crate) programs: WorkerSlots,
+    /// For calls that wait for a background job. They only wait, so there are more of them, and no program waits for one.
+    pub(crate) job_waits: WorkerSlots,
 }
 
 impl WorkerLimits {
     pub(crate) fn new(workers: usize) -> Self {
-        Self { calls: WorkerSlots::new(workers), programs: WorkerSlots::new(workers) }
+        Self {
+            calls: WorkerSlots::new(workers),
+            programs: WorkerSlots::new(workers),
+            job_waits: WorkerSlots::new(workers.saturating_mul(4)),
+        }
     }
 }

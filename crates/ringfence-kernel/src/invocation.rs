@@ -17,6 +17,7 @@ use crate::grant::access_subject;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval};
 use crate::reply::{RenderedReply, ReplyForm, ReplyNotes};
 use crate::tool_binding::ErasedPlan;
+use crate::verdict::strictest;
 use crate::{
     AbandonReason, Approval, AuditSinkError, AuthScope, CallContext, CallOrigin, CallRecord, Decision, ErrorKind,
     Grant, Host, HostConfig, HostError, IoMode, MODEL_TEXT_BYTES, PolicyAction, PolicyRequest, PolicyRevision, Preview,
@@ -34,6 +35,8 @@ pub(crate) struct Invocation {
     /// Time limit of each stay on a worker.
     pub(crate) time_limit: Duration,
     pub(crate) stops_gracefully: bool,
+    /// It waits for a background job, and not on a worker for programs.
+    pub(crate) waits_for_job: bool,
     pub(crate) origin: CallOrigin,
     /// The approval that came with changed arguments.
     pub(crate) prior_approval: Option<PriorApproval>,
@@ -85,12 +88,14 @@ impl Invocation {
                 session: session.id.clone(),
                 call: call.id.clone(),
                 tool: call.name.clone(),
+                principal: session.principal.name.clone(),
                 may_undo: session.principal.has_scope(AuthScope::Undo),
             },
             call,
             started: Instant::now(),
             time_limit: session.limits.call_time,
             stops_gracefully: false,
+            waits_for_job: false,
             prior_approval: None,
             notes: ReplyNotes { form: session.replies, ..ReplyNotes::default() },
             listener: None,
@@ -107,6 +112,7 @@ impl Invocation {
             started: self.started,
             time_limit: self.time_limit,
             stops_gracefully: self.stops_gracefully,
+            waits_for_job: self.waits_for_job,
             origin: self.origin.clone(),
             prior_approval: Some(covered),
             notes: ReplyNotes { modified: true, ..self.notes },
@@ -164,7 +170,14 @@ impl Invocation {
     ) -> Result<(Verdict, TaintSet), HostError> {
         loop {
             let request = self.policy_request(accesses);
-            let verdict = self.host.config.policy.decide(&request);
+            let decide = |request: &PolicyRequest<'_>| self.host.config.policy.decide(request);
+            let verdict = match planned.acts_as() {
+                Some(tool) => {
+                    let as_other = self.policy_request_as(Some(tool), accesses);
+                    strictest([decide(&request), decide(&as_other)].into_iter()).unwrap_or_else(Verdict::unknown_effect)
+                }
+                None => decide(&request),
+            };
             let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
             let verdict = match review {
                 Some(review) => verdict.requiring_review(review),

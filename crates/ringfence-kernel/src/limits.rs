@@ -68,6 +68,8 @@ pub struct CallLimits {
     pub run_time: Duration,
     /// Longest run time that a call may set.
     pub longest_run_time: Duration,
+    /// Longest run time of a background job.
+    pub job_time: Duration,
     /// CPU time per process of a program.
     pub run_cpu_time: Duration,
     /// Bytes of a page that are read, after decompression.
@@ -132,6 +134,7 @@ impl CallLimits {
             run_open_files: 1024,
             run_time: Duration::from_secs(60),
             longest_run_time: Duration::from_secs(600),
+            job_time: Duration::from_secs(2 * 60 * 60),
             run_cpu_time: Duration::from_secs(600),
             fetch_bytes: 10 * MIB,
             fetch_text_bytes: MIB,
@@ -201,6 +204,7 @@ impl CallLimits {
             run_open_files: self.run_open_files.min(other.run_open_files),
             run_time: self.run_time.min(other.run_time),
             longest_run_time: self.longest_run_time.min(other.longest_run_time),
+            job_time: self.job_time.min(other.job_time),
             run_cpu_time: self.run_cpu_time.min(other.run_cpu_time),
             fetch_bytes: self.fetch_bytes.min(other.fetch_bytes),
             fetch_text_bytes: self.fetch_text_bytes.min(other.fetch_text_bytes),

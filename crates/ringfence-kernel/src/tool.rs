@@ -168,6 +168,10 @@ pub trait PhasedTool: Send + Sync + 'static {
     /// See `Tool::GRACEFUL_STOP`.
     const GRACEFUL_STOP: bool = false;
 
+    /// Whether its calls wait for a background job. No other call of the session waits for them, nor do they wait for
+    /// others: a call that stops a job must not wait for one that waits for its end.
+    const WAITS_FOR_JOB: bool = false;
+
     /// See `Tool::time_limit`. It holds for each phase.
     fn time_limit(limits: &CallLimits) -> Duration {
         limits.call_time
@@ -207,8 +211,8 @@ pub trait PhasedTool: Send + Sync + 'static {
         Err(refused)
     }
 
-    /// The tool whose rules hold for the changes of a later phase, if that is another one of the session: changes of a
-    /// background job are those of the call that started it.
+    /// The tool whose rules also hold for this plan, if that is another one of the session: input of a background job is code
+    /// of the call that started it. For the changes of a later phase, they hold instead of this tool's own.
     fn acts_as<'a>(&self, _: &'a Self::Prepared) -> Option<&'a str> {
         None
     }
@@ -346,6 +350,8 @@ pub struct ToolCapabilities {
     pub actions: &'static [PolicyAction],
     /// The same call, made again, changes nothing more.
     pub idempotent: bool,
+    /// Its calls wait for a background job, and have no order with other calls.
+    pub waits_for_job: bool,
 }
 
 impl ToolCapabilities {

@@ -127,7 +127,7 @@ impl<T: PhasedTool> ToolBinding<T> {
     {
         let ExternalToolDefinition { name, description, parameters } = declared;
         let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
-        let capabilities = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
+        let capabilities = capabilities_of::<T>();
         Self {
             definition: ToolDefinition {
                 dialect,
@@ -225,6 +225,10 @@ impl<T: PhasedTool> ToolBinding<T> {
         }
         reply
     }
+}
+
+fn capabilities_of<T: PhasedTool>() -> ToolCapabilities {
+    ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT, waits_for_job: T::WAITS_FOR_JOB }
 }
 
 /// A type-erased binding: what a catalog holds.
@@ -394,7 +398,7 @@ fn build_definition<A: JsonSchema, T: PhasedTool>(
         Some(Value::String(text)) => text,
         _ => String::new(),
     };
-    let capabilities = ToolCapabilities { actions: T::ACTIONS, idempotent: T::IDEMPOTENT };
+    let capabilities = capabilities_of::<T>();
     ToolDefinition {
         dialect,
         name: Cow::Borrowed(name),

@@ -31,7 +31,11 @@ impl Invocation {
         let mut waiting =
             WorkerWaitGuard { invocation: Arc::clone(self), commit_state: commit_state.clone(), finished: false };
         let limits = &self.host.workers;
-        let workers = if self.stops_gracefully { &limits.programs } else { &limits.calls };
+        let workers = match (self.waits_for_job, self.stops_gracefully) {
+            (true, _) => &limits.job_waits,
+            (false, true) => &limits.programs,
+            (false, false) => &limits.calls,
+        };
         let invocation = Arc::clone(self);
         let job = async move {
             let slot = workers.acquire(&self.session.principal.name).await;

@@ -5,24 +5,30 @@
 //! Not here: a job itself (`background_job.rs`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use crate::background_job::{BackgroundJob, MAX_JOBS, NewJob};
+use crate::background_job::{BackgroundJob, MAX_JOBS, NewJob, StopChoice};
+use crate::job_slots::JobSlots;
 use crate::run_mounts::WORKSPACE;
+use crate::sandbox::Sandbox;
 
 /// Sessions whose directory is remembered. A session that is never ended is forgotten when there are more.
 const MAX_SESSIONS: usize = 4096;
+
+/// Time after which a job that has ended is dropped with its changes, if no call asked for its end.
+const MAX_UNREAD_TIME: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// The command state of every session of a host.
 #[derive(Debug, Default)]
 pub struct CommandSessions {
     sessions: Mutex<BTreeMap<String, Arc<CommandSession>>>,
     last_network: AtomicU64,
+    slots: JobSlots,
 }
 
 /// The state of a background job, for people.
@@ -62,20 +68,22 @@ impl CommandSessions {
     /// The state of a session, which is made with its first command.
     pub(crate) fn session(&self, id: &str) -> Arc<CommandSession> {
         let mut sessions = self.sessions.lock();
+        sessions.values().for_each(|session| session.drop_unread(MAX_UNREAD_TIME));
         if let Some(session) = sessions.get(id) {
             return Arc::clone(session);
         }
         if sessions.len() >= MAX_SESSIONS {
-            sessions.retain(|_, session| !session.jobs.lock().all.is_empty());
+            // One that a call has may be about to get a job.
+            sessions.retain(|_, session| Arc::strong_count(session) > 1 || !session.jobs.lock().all.is_empty());
         }
         let session = Arc::new(CommandSession::new());
         sessions.insert(id.to_owned(), Arc::clone(&session));
         session
     }
 
-    /// A name for a network that jobs share.
-    pub(crate) fn next_network(&self) -> u64 {
-        self.last_network.fetch_add(1, Ordering::Relaxed) + 1
+    fn new_network(&self, sandbox: &Arc<Sandbox>) -> Arc<SharedNetwork> {
+        let id = self.last_network.fetch_add(1, Ordering::Relaxed) + 1;
+        Arc::new(SharedNetwork { id, sandbox: Arc::clone(sandbox) })
     }
 }
 
@@ -98,18 +106,32 @@ struct SessionJobs {
     last_id: u64,
     /// Those that run, and those that ended and were not looked at since.
     all: Vec<Arc<BackgroundJob>>,
-    /// The network of the jobs that run, and of commands while one does.
-    network: Option<u64>,
-    running: usize,
+    /// The network of the jobs that run, and of commands that were started while one did.
+    network: Weak<SharedNetwork>,
+    /// A reply has said how jobs behave.
+    is_explained: bool,
     is_over: bool,
+}
+
+/// A network that programs of a session share. It is closed with the last of them.
+#[derive(Debug)]
+pub(crate) struct SharedNetwork {
+    /// Its name for the spawner.
+    pub(crate) id: u64,
+    sandbox: Arc<Sandbox>,
+}
+
+impl Drop for SharedNetwork {
+    fn drop(&mut self) {
+        self.sandbox.close_network(self.id);
+    }
 }
 
 /// A job that was just entered.
 #[derive(Debug)]
 pub(crate) struct EnteredJob {
     pub(crate) job: Arc<BackgroundJob>,
-    pub(crate) network: u64,
-    pub(crate) is_first: bool,
+    pub(crate) network: Arc<SharedNetwork>,
 }
 
 impl CommandSession {
@@ -126,33 +148,38 @@ impl CommandSession {
     }
 
     /// The network of commands without egress: that of the jobs, while one runs.
-    pub(crate) fn network(&self) -> Option<u64> {
-        self.jobs.lock().network
+    pub(crate) fn network(&self) -> Option<Arc<SharedNetwork>> {
+        self.jobs.lock().network.upgrade()
     }
 
     /// Enters a job that is about to run, unless there are too many.
-    pub(crate) fn enter(&self, new: NewJob, sessions: &CommandSessions) -> Result<EnteredJob, ToolError> {
+    pub(crate) fn enter(
+        &self,
+        new: NewJob,
+        sessions: &CommandSessions,
+        sandbox: &Arc<Sandbox>,
+    ) -> Result<EnteredJob, ToolError> {
         let mut jobs = self.jobs.lock();
         if jobs.is_over {
             return Err(ToolError::new(ErrorKind::Cancelled, "the session is over"));
         }
         if jobs.all.len() >= MAX_JOBS {
-            let message = format!("there are {MAX_JOBS} background jobs already; stop one first: {}", jobs.describe());
+            let message =
+                format!("there are {MAX_JOBS} background jobs already; read or stop one first: {}", jobs.describe());
             return Err(ToolError::new(ErrorKind::Execution, message));
         }
+        let permit = sessions.slots.acquire(&new.principal)?;
         jobs.last_id += 1;
-        let job = Arc::new(BackgroundJob::new(jobs.last_id, new));
+        let job = Arc::new(BackgroundJob::new(jobs.last_id, new, permit));
         jobs.all.push(Arc::clone(&job));
-        jobs.running += 1;
-        let network = *jobs.network.get_or_insert_with(|| sessions.next_network());
-        Ok(EnteredJob { job, network, is_first: jobs.last_id == 1 })
+        let network = jobs.network.upgrade().unwrap_or_else(|| sessions.new_network(sandbox));
+        jobs.network = Arc::downgrade(&network);
+        Ok(EnteredJob { job, network })
     }
 
-    /// For the thread of a job that is over. Returns the network that no job is in any more.
-    pub(crate) fn leave(&self) -> Option<u64> {
-        let mut jobs = self.jobs.lock();
-        jobs.running = jobs.running.saturating_sub(1);
-        if jobs.running == 0 { jobs.network.take() } else { None }
+    /// Whether a reply about a job that was started is to say how jobs behave: true once.
+    pub(crate) fn should_explain_jobs(&self) -> bool {
+        !std::mem::replace(&mut self.jobs.lock().is_explained, true)
     }
 
     pub(crate) fn find(&self, id: u64) -> Result<Arc<BackgroundJob>, ToolError> {
@@ -173,10 +200,15 @@ impl CommandSession {
         self.jobs.lock().all.retain(|job| job.id != id);
     }
 
+    /// Forgets jobs that ended this long ago, with their changes.
+    fn drop_unread(&self, time: Duration) {
+        self.jobs.lock().all.retain(|job| !job.is_unread_for(time));
+    }
+
     fn stop_all(&self) {
         let mut jobs = self.jobs.lock();
         jobs.is_over = true;
-        jobs.all.drain(..).for_each(|job| job.stop());
+        jobs.all.drain(..).for_each(|job| job.stop(StopChoice::DiscardChanges));
     }
 }
 
@@ -188,5 +220,40 @@ impl SessionJobs {
             format!("{} (`{line}`{})", job.id, if job.has_ended() { ", ended" } else { "" })
         };
         self.all.iter().map(shown).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::background_job::tests::{end, job};
+    use crate::job::ExitReason;
+    use crate::run_request::RunCodeMode;
+
+    #[test]
+    fn an_ended_job_that_is_not_read_is_dropped_after_a_while() {
+        let session = CommandSession::new();
+        let (ended, running) = (job(1, RunCodeMode::Auto), job(2, RunCodeMode::Auto));
+        end(&ended, ExitReason::Exit);
+        session.jobs.lock().all.extend([Arc::clone(&ended), running]);
+        session.drop_unread(MAX_UNREAD_TIME);
+        assert_eq!(session.jobs.lock().all.len(), 2);
+        session.drop_unread(Duration::ZERO);
+        assert!(session.find(1).is_err() && session.find(2).is_ok());
+        assert_eq!(Arc::strong_count(&ended), 1, "its changes go with it");
+    }
+
+    #[test]
+    fn a_session_that_a_call_has_is_not_forgotten() {
+        let sessions = CommandSessions::default();
+        let in_use = sessions.session("in use");
+        sessions.session("idle").set_directory("/tmp".to_owned());
+        for number in 0..=MAX_SESSIONS {
+            sessions.session(&number.to_string());
+        }
+        assert!(Arc::ptr_eq(&in_use, &sessions.session("in use")));
+        assert_eq!(sessions.session("idle").directory(), WORKSPACE);
+        let explained: Vec<bool> = (0..3).map(|_| in_use.should_explain_jobs()).collect();
+        assert_eq!(explained, [true, false, false]);
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ringfence_kernel::{CallContext, ChangedPath, Dialect, MODEL_TEXT_BYTES, short_change_id};
 
 use crate::job::ExitReason;
-use crate::report::{RunCodeReport, RunSummary, RunningJob};
+use crate::report::{JobExplanation, RunCodeReport, RunSummary, RunningJob};
 
 /// Most bytes of output in a reply: the rest is for the lines around it.
 pub(crate) const MAX_OUTPUT_BYTES: usize = MODEL_TEXT_BYTES - 2000;
@@ -37,7 +37,7 @@ pub(crate) struct RunningText {
     id: u64,
     duration: Duration,
     is_start: bool,
-    is_first: bool,
+    explanation: Option<JobExplanation>,
 }
 
 impl CommandText {
@@ -50,8 +50,8 @@ impl CommandText {
     pub(crate) fn running(job: &RunningJob) -> Self {
         let mut printed = String::new();
         push_output(&mut printed, &job.printed, job.lost);
-        let &RunningJob { id, duration, is_start, is_first, .. } = job;
-        Self::Running(RunningText { printed, id, duration, is_start, is_first })
+        let &RunningJob { id, duration, is_start, explanation, .. } = job;
+        Self::Running(RunningText { printed, id, duration, is_start, explanation })
     }
 
     pub(crate) fn render(&self, dialect: Dialect) -> String {
@@ -78,14 +78,14 @@ impl RunningText {
         if !self.is_start {
             return format!("{printed}[{job} is running, {}]", seconds(self.duration));
         }
-        let first = match self.is_first {
-            true => {
-                "; files that it changes reach the workspace when it has ended by itself and its end was read; commands \
-                 reach its ports on 127.0.0.1"
-            }
-            false => "",
+        let (files, ports) = match self.explanation {
+            Some(JobExplanation { shares_loopback }) => (
+                "; files that it changes reach the workspace when it has ended by itself and its end was read",
+                if shares_loopback { "; commands reach its ports on 127.0.0.1" } else { "" },
+            ),
+            None => ("", ""),
         };
-        format!("{printed}[running in the background: {job}; {advice}{first}]")
+        format!("{printed}[running in the background: {job}; {advice}{files}{ports}]")
     }
 }
 

@@ -256,12 +256,24 @@ fn check_seccomp() -> Result<(), Errno> {
     if result == -1 && error == Errno::NOSYS { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-fn landlock() -> IsolationStatus {
+/// The first version of Landlock that scopes abstract sockets.
+const SOCKET_SCOPE_ABI: libc::c_long = 6;
+
+/// Whether Landlock keeps abstract sockets among a program's own processes.
+pub(crate) fn scopes_abstract_sockets() -> bool {
+    landlock_abi() >= SOCKET_SCOPE_ABI
+}
+
+fn landlock_abi() -> libc::c_long {
     // SAFETY: asks for the version and gives nothing to read or write.
-    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) };
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }
+}
+
+fn landlock() -> IsolationStatus {
+    let abi = landlock_abi();
     let (available, note, advice) = match abi {
-        6.. => (true, format!("version {abi}"), None),
-        2..6 => (
+        SOCKET_SCOPE_ABI.. => (true, format!("version {abi}"), None),
+        2..SOCKET_SCOPE_ABI => (
             true,
             format!("version {abi}"),
             Some("Linux 6.12 or newer also confines signals and abstract sockets".to_owned()),

@@ -1,7 +1,8 @@
 //! Tools for background jobs: look at the output, write to the input, stop.
 //!
-//! A session has its own jobs only, and needs no new approval for them: starting a job was decided as a run is. The call
-//! that finds a job ended commits its changes, and they are judged and reviewed as those of `run_code`.
+//! A session has its own jobs only. Looking at one and stopping it need no new approval: starting it was decided as a run
+//! is. Input is code that the start did not show, so it is decided as a run of the tool that started the job. The call that
+//! reports the end of a job commits its changes, and they are judged and reviewed as those of `run_code`.
 //!
 //! Not here: starting a job (`run_code.rs`).
 
@@ -11,17 +12,18 @@ use std::time::Duration;
 use ringfence_kernel::lenient::{optional_scalar, scalar};
 use ringfence_kernel::{
     CODE_MOUNT, CallContext, CallLimits, ChangeGroupDecision, Dialect, DuplicateToolError, ErrorKind, FollowUpMode,
-    FollowUpPlan, PhasedTool, PolicyAction, PolicyResource, Preview, ResourceAccess, ReviewRequirement, Ticket,
-    ToolBinding, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry,
+    FollowUpPlan, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody, ResourceAccess, ReviewRequirement,
+    Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::background_job::{BackgroundJob, StopChoice};
 use crate::command_args::{MAX_YIELD_TIME, output_bytes};
 use crate::command_text::MAX_OUTPUT_BYTES;
-use crate::program_runner::{FinishedRun, ProgramRunner, RunPhase};
-use crate::report::{RunCodeReply, RunOutcome, RunningJob};
+use crate::program_runner::{FinishedRun, JobLookKind, ProgramRunner, RunPhase};
+use crate::report::{RunCodeReply, RunOutcome};
 
 /// Time that a look waits for the end, if the call says nothing.
 const TASK_WAIT: Duration = Duration::from_secs(30);
@@ -171,9 +173,7 @@ enum JobAction {
         input: String,
         wait: Duration,
     },
-    Stop {
-        keep_changes: bool,
-    },
+    Stop(StopChoice),
 }
 
 impl TryFrom<JobOutputArgs> for JobRequest {
@@ -237,14 +237,23 @@ impl JobRequest {
     }
 
     fn stop(id: u64, keep_changes: bool, max_output: usize) -> Self {
-        Self { id, action: JobAction::Stop { keep_changes }, max_output }
+        let choice = if keep_changes { StopChoice::KeepChanges } else { StopChoice::DiscardChanges };
+        Self { id, action: JobAction::Stop(choice), max_output }
+    }
+
+    /// What it writes to the job.
+    fn input(&self) -> &str {
+        match &self.action {
+            JobAction::Look { input, .. } => input,
+            JobAction::Stop(_) => "",
+        }
     }
 }
 
 /// The two halves of a call.
 #[derive(Debug)]
 pub(crate) enum JobPlan {
-    Request(JobRequest),
+    Request(JobRequest, Arc<BackgroundJob>),
     Commit(Box<FinishedRun>),
 }
 
@@ -254,21 +263,22 @@ struct JobTool {
 }
 
 impl JobTool {
-    fn run_request(&self, request: JobRequest, cx: &CallContext<'_>) -> Result<RunPhase, ToolError> {
+    fn run_request(
+        &self,
+        request: JobRequest,
+        job: &BackgroundJob,
+        cx: &CallContext<'_>,
+    ) -> Result<RunPhase, ToolError> {
         let JobRequest { id, action, max_output } = request;
-        let session = self.runner.session(cx);
-        let job = session.find(id)?;
-        let mut running = RunningJob::default();
         match action {
             JobAction::Look { input, wait } => {
                 job.write(&input)?;
-                job.wait_for_end(wait, cx);
+                job.wait_alone_for_end(wait, cx);
                 // What a cancelled call would take is for the next one.
                 cx.check()?;
             }
-            JobAction::Stop { keep_changes } => {
-                running.keep_when_stopped = keep_changes;
-                job.stop();
+            JobAction::Stop(choice) => {
+                job.stop(choice);
                 // It is killed, so that only a machine that is out of order makes this long.
                 job.wait_for_end(MAX_YIELD_TIME, cx);
                 if !job.has_ended() {
@@ -276,7 +286,7 @@ impl JobTool {
                 }
             }
         }
-        self.runner.look(&job, &session, running, max_output, cx)
+        self.runner.look(job, &self.runner.session(cx), JobLookKind::Later, max_output, cx)
     }
 }
 
@@ -285,37 +295,51 @@ impl PhasedTool for JobTool {
     type Prepared = JobPlan;
     type Outcome = RunOutcome;
     const GRACEFUL_STOP: bool = true;
-    const ACTIONS: &'static [PolicyAction] =
-        &[PolicyAction::Read, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Delete, PolicyAction::Lose];
+    const WAITS_FOR_JOB: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[
+        PolicyAction::Read,
+        PolicyAction::Run,
+        PolicyAction::Create,
+        PolicyAction::Overwrite,
+        PolicyAction::Delete,
+        PolicyAction::Lose,
+    ];
 
     fn plan(&self, request: JobRequest, cx: &CallContext<'_>) -> Result<ToolPlan<JobPlan>, ToolError> {
         let name = format!("job {}", request.id);
         cx.set_subject(&name);
-        self.runner.session(cx).find(request.id)?;
+        let job = self.runner.session(cx).find(request.id)?;
+        let (action, path) = match request.input() {
+            "" => (PolicyAction::Read, name),
+            _ => (PolicyAction::Run, job.language.name().to_owned()),
+        };
         let resource = PolicyResource {
             mount: Arc::from(CODE_MOUNT),
-            requested_path: name.clone(),
-            display_path: name,
+            requested_path: path.clone(),
+            display_path: path,
             ..PolicyResource::default()
         };
-        let accesses = vec![ResourceAccess { action: PolicyAction::Read, resource }];
-        Ok(ToolPlan { accesses, prepared: JobPlan::Request(request) })
+        let accesses = vec![ResourceAccess { action, resource }];
+        Ok(ToolPlan { accesses, prepared: JobPlan::Request(request, job) })
     }
 
     fn preview(&self, work: &mut JobPlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         match work {
-            JobPlan::Request(JobRequest { id, action: JobAction::Look { input, .. }, .. }) => {
-                let preview = Preview::new(&format!("look at background job {id}"), "");
-                Ok(if input.is_empty() { preview } else { preview.with_line(&format!("and write {input:?} to it")) })
-            }
-            JobPlan::Request(JobRequest { id, .. }) => Ok(Preview::new(&format!("stop background job {id}"), "")),
+            JobPlan::Request(JobRequest { id, action: JobAction::Look { input, .. }, .. }, job) => Ok(match &**input {
+                "" => Preview::new(&format!("look at background job {id}"), ""),
+                _ => Preview::new(&format!("write to the standard input of background job {id}"), "")
+                    .with_line(&format!("which runs {:?}", job.command))
+                    .with_body(PreviewBody::Code(input.clone()))
+                    .with_failure(job.input_error()),
+            }),
+            JobPlan::Request(JobRequest { id, .. }, _) => Ok(Preview::new(&format!("stop background job {id}"), "")),
             JobPlan::Commit(left) => left.preview(cx),
         }
     }
 
     fn run_phase(&self, work: JobPlan, ticket: &Ticket<'_>) -> Result<ToolPhaseResult<RunOutcome, JobPlan>, ToolError> {
         match work {
-            JobPlan::Request(request) => Ok(match self.run_request(request, ticket.context())? {
+            JobPlan::Request(request, job) => Ok(match self.run_request(request, &job, ticket.context())? {
                 RunPhase::Done(outcome) => ToolPhaseResult::Done(outcome),
                 RunPhase::FollowUp(FollowUpPlan { groups, prepared }) => {
                     ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: JobPlan::Commit(prepared) })
@@ -332,21 +356,21 @@ impl PhasedTool for JobTool {
 
     fn required_review(&self, work: &JobPlan) -> Option<ReviewRequirement> {
         match work {
-            JobPlan::Request(_) => None,
+            JobPlan::Request(..) => None,
             JobPlan::Commit(left) => left.required_review(),
         }
     }
 
     fn follow_up(&self, work: &JobPlan) -> FollowUpMode {
         match work {
-            JobPlan::Request(_) => FollowUpMode::Policy,
+            JobPlan::Request(..) => FollowUpMode::Policy,
             JobPlan::Commit(left) => left.follow_up(),
         }
     }
 
     fn acts_as<'a>(&self, work: &'a JobPlan) -> Option<&'a str> {
         match work {
-            JobPlan::Request(_) => None,
+            JobPlan::Request(request, job) => (!request.input().is_empty()).then_some(&job.tool),
             JobPlan::Commit(left) => left.acts_as(),
         }
     }
@@ -354,14 +378,14 @@ impl PhasedTool for JobTool {
     fn reconcile(&self, work: &mut JobPlan, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         match work {
             JobPlan::Commit(left) => left.reconcile(wanted),
-            JobPlan::Request(_) => wanted,
+            JobPlan::Request(..) => wanted,
         }
     }
 
     fn abort(&self, work: JobPlan, refused: ToolError) -> Result<RunOutcome, ToolError> {
         match work {
             JobPlan::Commit(left) => left.abort(refused),
-            JobPlan::Request(_) => Err(refused),
+            JobPlan::Request(..) => Err(refused),
         }
     }
 }

@@ -4,7 +4,9 @@
 //! the same as the mounts of the jail, in other code of the kernel: one mistake does not open both. Signals and
 //! abstract sockets stay among the program's own processes.
 //!
-//! Not here: the network. The jail has a namespace of its own, and servers on its loopback are harmless.
+//! Not here: the network. A jail has a namespace of its own, or shares one with other programs of its session: servers on
+//! that loopback are meant to be reached. Abstract sockets are not, so below ABI 6, which does not scope them, a jail in a
+//! shared network has no named Unix sockets at all (`spawner.rs`).
 
 use std::path::{Path, PathBuf};
 

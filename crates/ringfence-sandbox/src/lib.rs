@@ -22,6 +22,7 @@ mod isolation;
 mod isolation_status;
 mod jail;
 mod job;
+mod job_slots;
 mod job_tool;
 mod landlock_rules;
 mod limits;

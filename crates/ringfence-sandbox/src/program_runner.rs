@@ -17,13 +17,13 @@ use ringfence_kernel::{
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::background_job::{BackgroundJob, NewJob};
-use crate::command_session::{CommandSession, EnteredJob};
+use crate::background_job::{BackgroundJob, JobEndGuard, NewJob, ReportedEnd, StopChoice};
+use crate::command_session::{CommandSession, EnteredJob, SharedNetwork};
 use crate::command_text::{MAX_OUTPUT_BYTES, bound_output};
 use crate::diagnose::SandboxDenialKind;
 use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::limits::JailLimits;
-use crate::report::{CommandDirectory, RunCodeReport, RunOutcome, RunSummary, RunningJob};
+use crate::report::{CommandDirectory, JobExplanation, RunCodeReport, RunOutcome, RunSummary, RunningJob};
 use crate::run_code::RunCodeSetup;
 use crate::run_mounts::WORKSPACE;
 use crate::run_request::{JobStdin, RunAttendance, RunCodeMode, RunCodeProgram};
@@ -36,6 +36,14 @@ const JOB_START_TIME: Duration = Duration::from_millis(500);
 
 /// What a phase of a run comes to: `W` is the work of the tool that waits.
 pub(crate) type RunPhase = ToolPhaseResult<RunOutcome, Box<FinishedRun>>;
+
+/// The call that looks at a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobLookKind {
+    /// The one that started it.
+    Start,
+    Later,
+}
 
 /// A program that ended, and changes that wait.
 #[derive(Debug)]
@@ -93,6 +101,8 @@ impl ProgramRunner {
             (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
         };
         let start = StartedShell::new(program, &session)?;
+        // In a shared network each program could use the egress of the others.
+        let network = if channel.is_none() { session.network() } else { None };
         let job = JailJob {
             argv: program.argv(&start.directory),
             script: program.script(),
@@ -104,8 +114,7 @@ impl ProgramRunner {
             stdin: None,
             output: if program.command.is_some() { OutputCapture::Merged } else { OutputCapture::Separate },
             directory_report: start.pipe.as_ref().map(|pipe| &pipe.theirs),
-            // In a shared network each program could use the egress of the others.
-            network: if channel.is_none() { session.network() } else { None },
+            network: network.as_ref().map(|network| network.id),
         };
         let observer = RunCodeObserver { cx, egress: channel.as_deref() };
         let mut ended = sandbox.run(&job, &observer).map_err(|failure| tool_error(&failure))?;
@@ -143,12 +152,20 @@ impl ProgramRunner {
                 (Some(ours), Some(theirs))
             }
         };
-        let tool = cx.origin().map(|origin| origin.tool.clone()).unwrap_or_default();
-        let new = NewJob { command: program.code.clone(), tool, mode: program.mode, limits, view, input };
-        let EnteredJob { job, network, is_first } = session.enter(new, &self.setup.sessions)?;
+        let origin = cx.origin().cloned().unwrap_or_default();
+        let new = NewJob {
+            command: program.code.clone(),
+            tool: origin.tool,
+            principal: origin.principal,
+            language: program.language,
+            mode: program.mode,
+            limits,
+            view,
+            input,
+        };
+        let EnteredJob { job, network } = session.enter(new, &self.setup.sessions, &sandbox)?;
         let thread = JobThread {
             sandbox,
-            session: Arc::clone(&session),
             job: Arc::clone(&job),
             program: program.clone(),
             directory: start_directory(program, &session),
@@ -158,18 +175,16 @@ impl ProgramRunner {
         };
         if let Err(cause) = thread::Builder::new().name(format!("job-{}", job.id)).spawn(move || thread.run()) {
             session.remove(job.id);
-            session.leave();
             return Err(tool_error(&JailError::Io("start a thread", cause)));
         }
         job.wait_for_end(stay, cx);
         if let Err(cancelled) = cx.check() {
             // Its number would never be known.
-            job.stop();
+            job.stop(StopChoice::DiscardChanges);
             session.remove(job.id);
             return Err(cancelled.hint("the program was terminated; its changes were discarded"));
         }
-        let started = RunningJob { is_start: true, is_first, ..RunningJob::default() };
-        self.look(&job, &session, started, max_output(program), cx)
+        self.look(&job, &session, JobLookKind::Start, max_output(program), cx)
     }
 
     /// Reports what a job printed since the last look. If it has ended, that is its end for the session.
@@ -177,24 +192,29 @@ impl ProgramRunner {
         &self,
         job: &BackgroundJob,
         session: &CommandSession,
-        running: RunningJob,
+        kind: JobLookKind,
         max_output: usize,
         cx: &CallContext<'_>,
     ) -> Result<RunPhase, ToolError> {
-        let looked = job.look();
-        let Some(end) = looked.end else {
+        let looked = job.look()?;
+        let Some(ReportedEnd { result, mode }) = looked.end else {
+            let is_start = kind == JobLookKind::Start;
+            let explanation = (is_start && session.should_explain_jobs()).then(|| JobExplanation {
+                shares_loopback: self.sandbox.lock().as_ref().is_some_and(|sandbox| sandbox.shares_networks()),
+            });
             let outcome = RunningJob {
                 id: job.id,
+                is_start,
+                explanation,
                 printed: bound_output(looked.output.clone(), max_output, cx),
                 output: looked.output,
                 lost: looked.lost,
                 duration: job.started_at.elapsed(),
-                ..running
             };
             return Ok(ToolPhaseResult::Done(RunOutcome::Running(outcome)));
         };
         session.remove(job.id);
-        let mut ended = end.map_err(|failure| tool_error(&failure))?;
+        let mut ended = result.map_err(|failure| tool_error(&failure))?;
         let upper = ended.upper.take();
         let printed = RunSummary::new(&ended, &job.limits).with_output(looked.output, looked.lost);
         let mut printed = printed.with_printed(max_output, cx);
@@ -204,7 +224,6 @@ impl ProgramRunner {
             Some(error) => return Err(printed.attach_to(error)),
             None => RunCodeReport::new(printed),
         };
-        let mode = if was_stopped && !running.keep_when_stopped { RunCodeMode::Discard } else { job.mode };
         let mut phase = self.collect_changes(report, &job.view, upper, mode, cx)?;
         if let ToolPhaseResult::FollowUp(left) = &mut phase {
             left.prepared.tool = Some(job.tool.clone());
@@ -302,18 +321,18 @@ fn max_output(program: &RunCodeProgram) -> usize {
 /// A job, as the thread that follows it has it.
 struct JobThread {
     sandbox: Arc<Sandbox>,
-    session: Arc<CommandSession>,
     job: Arc<BackgroundJob>,
     program: RunCodeProgram,
     directory: String,
     toolchains: Vec<Toolchain>,
     input: Option<OwnedFd>,
-    network: u64,
+    network: Arc<SharedNetwork>,
 }
 
 impl JobThread {
     /// Ends with the program, which ends with its session.
     fn run(self) {
+        let mut end = JobEndGuard { job: Arc::clone(&self.job), result: None };
         let job = JailJob {
             argv: self.program.argv(&self.directory),
             script: self.program.script(),
@@ -325,13 +344,9 @@ impl JobThread {
             stdin: self.input.as_ref(),
             output: OutputCapture::Streamed,
             directory_report: None,
-            network: Some(self.network),
+            network: Some(self.network.id),
         };
-        let result = self.sandbox.run(&job, &*self.job);
-        if let Some(network) = self.session.leave() {
-            self.sandbox.close_network(network);
-        }
-        self.job.finish(result);
+        end.result = Some(self.sandbox.run(&job, &*self.job));
     }
 }
 

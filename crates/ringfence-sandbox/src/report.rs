@@ -27,8 +27,15 @@ pub(crate) enum RunOutcome {
     Running(RunningJob),
 }
 
+/// What a session is told about jobs with the first that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JobExplanation {
+    /// Commands reach its ports.
+    pub(crate) shares_loopback: bool,
+}
+
 /// A background job that goes on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RunningJob {
     pub(crate) id: u64,
     /// Output since the last look.
@@ -38,10 +45,8 @@ pub(crate) struct RunningJob {
     pub(crate) duration: Duration,
     /// The call started it.
     pub(crate) is_start: bool,
-    /// It is the session's first.
-    pub(crate) is_first: bool,
-    /// The caller wants its changes even though it was stopped.
-    pub(crate) keep_when_stopped: bool,
+    /// Present where the reply says how jobs behave.
+    pub(crate) explanation: Option<JobExplanation>,
     /// The output for a model, which is bounded.
     pub(crate) printed: String,
 }

@@ -142,7 +142,7 @@ impl PhasedTool for RunCodeTool {
 
     fn plan(&self, mut program: RunCodeProgram, cx: &CallContext<'_>) -> Result<ToolPlan<RunCodePlan>, ToolError> {
         cx.set_subject(program.language.name());
-        program.check_attendance()?;
+        program.check_attendance(cx.limits)?;
         let limits = program.limits(cx.limits)?;
         program.network = match &self.runner.setup.egress {
             Some(egress) => {
@@ -159,7 +159,7 @@ impl PhasedTool for RunCodeTool {
 
     fn preview(&self, work: &mut RunCodePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         match work {
-            RunCodePlan::Run(program, _) => Ok(program.preview()),
+            RunCodePlan::Run(program, limits) => Ok(program.preview(limits)),
             RunCodePlan::Commit(left) => left.preview(cx),
         }
     }

@@ -15,7 +15,6 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::background_job::MAX_JOB_TIME;
 use crate::job::JailScript;
 use crate::limits::JailLimits;
 use crate::shell::{COMMAND_FILE, DirectoryEntry, Shell, StartDirectory};
@@ -148,7 +147,7 @@ impl RunCodeProgram {
                 self.timeout.unwrap_or(usual.min(longest))
             }
             RunAttendance::Yield { .. } | RunAttendance::Background { .. } => {
-                return Ok(jail_limits(limits, MAX_JOB_TIME));
+                return Ok(jail_limits(limits, limits.job_time));
             }
         };
         if wall > longest {
@@ -159,15 +158,16 @@ impl RunCodeProgram {
     }
 
     /// A background job has no network: connections are recorded by a call, and its call is over. A command that could become
-    /// one is attended to its end.
-    pub(crate) fn check_attendance(&mut self) -> Result<(), ToolError> {
-        match self.attendance {
+    /// one is attended to its end. No call stays longer than a run may take.
+    pub(crate) fn check_attendance(&mut self, limits: &CallLimits) -> Result<(), ToolError> {
+        match &mut self.attendance {
             RunAttendance::Background { .. } if !self.network.is_empty() => {
                 let message = "a background job has no network; run it in the foreground, or without `network`";
                 return Err(ToolError::new(ErrorKind::InvalidArgs, message));
             }
             RunAttendance::Yield { .. } if !self.network.is_empty() => self.attendance = RunAttendance::ToTheEnd,
-            _ => {}
+            RunAttendance::Yield { after, .. } => *after = limits.longest_run_time.min(*after),
+            RunAttendance::ToTheEnd | RunAttendance::Background { .. } => {}
         }
         Ok(())
     }
@@ -203,15 +203,22 @@ impl RunCodeProgram {
     }
 
     /// The preview: hosts are in the first line, before anything that could be long, and all of them are shown.
-    pub(crate) fn preview(&self) -> Preview {
+    pub(crate) fn preview(&self, limits: &JailLimits) -> Preview {
         let lines = self.code.lines().count();
         let unit = if lines == 1 { "line" } else { "lines" };
         let mut summary = format!("run {lines} {unit} of {} code", self.language.name());
-        summary.push_str(match self.attendance {
-            RunAttendance::ToTheEnd => "",
-            RunAttendance::Yield { .. } => ", for up to 2 hours",
-            RunAttendance::Background { .. } => " in the background, for up to 2 hours",
-        });
+        let time = describe_time(limits.wall);
+        let stdin = match self.attendance {
+            RunAttendance::ToTheEnd => JobStdin::Empty,
+            RunAttendance::Yield { stdin, .. } => {
+                let _ = write!(summary, ", for up to {time}");
+                stdin
+            }
+            RunAttendance::Background { stdin } => {
+                let _ = write!(summary, " in the background, for up to {time}");
+                stdin
+            }
+        };
         let mut hosts = wrap_hosts(&self.network).into_iter();
         if let Some(first) = hosts.next() {
             let _ = write!(summary, ", which may reach {}", first.join(", "));
@@ -223,6 +230,9 @@ impl RunCodeProgram {
         let mut preview = Preview::new(&summary, "");
         for more in hosts {
             preview = preview.with_line(&format!("and may reach {}", more.join(", ")));
+        }
+        if stdin == JobStdin::Open {
+            preview = preview.with_line("later calls may write to its standard input");
         }
         if !self.args.is_empty() {
             preview = preview.with_line(&format!("with the arguments {:?}", self.args));
@@ -240,6 +250,18 @@ impl RunCodeProgram {
         }
         preview.with_body(PreviewBody::Code(self.code.clone()))
     }
+}
+
+/// A time limit in the largest unit that it is a multiple of.
+fn describe_time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (count, unit) = match seconds {
+        0 => return format!("{} seconds", time.as_secs_f64()),
+        _ if seconds.is_multiple_of(3600) => (seconds / 3600, "hour"),
+        _ if seconds.is_multiple_of(60) => (seconds / 60, "minute"),
+        _ => (seconds, "second"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Hosts, as many in a line as are shown of one.

@@ -127,6 +127,11 @@ impl Sandbox {
         result
     }
 
+    /// Whether programs that name the same network share one. The system's `bwrap` gives each its own.
+    pub(crate) fn shares_networks(&self) -> bool {
+        self.backend == JailBackend::Native
+    }
+
     /// Forgets a shared network. Programs in it keep it.
     pub fn close_network(&self, network: u64) {
         // After the spawner died there is nothing to forget.

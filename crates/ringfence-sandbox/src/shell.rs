@@ -1,7 +1,7 @@
 //! Shell invocation of a command line: `bash -c`, or `sh` where there is no bash.
 //!
 //! The command line is a file of the jail, so that it has any length. A shell whose directory is kept for the next call
-//! reports where it ended, on a descriptor of its own. The report is written by the program and therefore untrusted: all
+//! reports where it ended, on a descriptor that the shell chooses. The report is written by the program and therefore untrusted: all
 //! that it can do is to name a directory of the next jail.
 //!
 //! Not here: which directory a session is in (`command_session.rs`).
@@ -65,9 +65,18 @@ impl Shell {
             Self::Sh => ("sh", "$(cat /run/ringfence/command)"),
         };
         let enter = match entry {
-            DirectoryEntry::Reported => {
-                "cd -- \"$1\" 2>/dev/null || { cd /workspace; echo >&9; }; trap 'pwd -P >&9' EXIT"
-            }
+            // The script may use descriptor 9 for itself, such as for a lock. A report into anything but a pipe would be
+            // a change of the user's files.
+            DirectoryEntry::Reported => match self {
+                Self::Bash => {
+                    "cd -- \"$1\" 2>/dev/null || { cd /workspace; echo >&9; }; exec {d}>&9 9>&-; \
+                     trap \"[ ! -p /dev/fd/$d ] || pwd -P >&$d\" EXIT; unset d"
+                }
+                Self::Sh => {
+                    "cd -- \"$1\" 2>/dev/null || { cd /workspace; echo >&9; }; \
+                     trap '[ ! -p /proc/self/fd/9 ] || pwd -P >&9' EXIT"
+                }
+            },
             DirectoryEntry::Fallback => {
                 "cd -- \"$1\" 2>/dev/null || { cd /workspace; echo '[the directory is gone; this runs in the workspace]'; }"
             }

@@ -23,6 +23,7 @@ use rustix::process::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_groups, unshare_unsafe};
 
 use crate::init;
+use crate::isolation::scopes_abstract_sockets;
 use crate::jail::{IdMapping, JailNetwork, clone_init, clone_with_id_map, process_path, set_network_sysctls};
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
 use crate::protocol::{
@@ -226,6 +227,9 @@ struct JailSpawner<'a> {
     host_mount_ns: OwnedFd,
     image_mount_ns: OwnedFd,
     filter: SeccompFilters,
+    /// The filter of jails that share a network, if that is another: an abstract socket leads to every process of a network,
+    /// and a descriptor that is sent there would outlive the limits of its jail.
+    shared_filter: Option<SeccompFilters>,
     /// The spawner's own network, in which nothing listens.
     own_network: OwnedFd,
     /// Networks that jails share, by the names that the host gave them.
@@ -243,12 +247,18 @@ impl<'a> JailSpawner<'a> {
         mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed())?;
         let hosts_files = open_mount_ns().map_err(failed())?;
         let image = open_mount_ns().map_err(failed())?;
-        let filter = SeccompFilters::new().map_err(|_| SetupStep::Seccomp.failed()(Errno::INVAL))?;
+        let seccomp_failed = |_| SetupStep::Seccomp.failed()(Errno::INVAL);
+        let filter = SeccompFilters::new().map_err(seccomp_failed)?;
+        let shared_filter = match scopes_abstract_sockets() {
+            true => None,
+            false => Some(SeccompFilters::without_named_sockets().map_err(seccomp_failed)?),
+        };
         Ok(Self {
             host,
             host_mount_ns: hosts_files,
             image_mount_ns: image,
             filter,
+            shared_filter,
             own_network: open_network_ns().map_err(failed())?,
             networks: HashMap::new(),
             idle: HashMap::new(),
@@ -328,7 +338,8 @@ impl<'a> JailSpawner<'a> {
             refuse(reply.as_fd(), SetupStep::Network.failed()(errno));
             return None;
         }
-        let jail = IdleJail::start(identity, reply, cgroup_fds, &self.filter, JailNetwork::Shared);
+        let filter = self.shared_filter.as_ref().unwrap_or(&self.filter);
+        let jail = IdleJail::start(identity, reply, cgroup_fds, filter, JailNetwork::Shared);
         let _ = enter_network_ns(&self.own_network);
         jail
     }

@@ -110,7 +110,7 @@ fn a_tool_s_capabilities_follow_from_its_actions() {
         (&PolicyAction::ALL, [false, true, true]),
     ];
     for (actions, expected) in cases {
-        let effect = ToolCapabilities { actions, idempotent: false };
+        let effect = ToolCapabilities { actions, idempotent: false, waits_for_job: false };
         assert_eq!([effect.is_read_only(), effect.is_destructive(), effect.is_open_world()], expected, "{actions:?}");
     }
 }

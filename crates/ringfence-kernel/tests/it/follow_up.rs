@@ -165,6 +165,29 @@ impl Tool for TestReadTool {
     }
 }
 
+/// A call about a background job.
+struct TestJobTool;
+
+impl PhasedTool for TestJobTool {
+    type Args = Args;
+    type Prepared = ();
+    type Outcome = TestProgramOutcome;
+    const GRACEFUL_STOP: bool = true;
+    const WAITS_FOR_JOB: bool = true;
+
+    fn plan(&self, _: Args, _: &CallContext<'_>) -> Result<ToolPlan<()>, ToolError> {
+        Ok(ToolPlan { accesses: vec![access(PolicyAction::Read, CODE_MOUNT, "free")], prepared: () })
+    }
+
+    fn preview(&self, (): &mut (), _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        Ok(Preview::new("wait", "f"))
+    }
+
+    fn run_phase(&self, (): (), _: &Ticket<'_>) -> Result<ToolPhaseResult<TestProgramOutcome, ()>, ToolError> {
+        Ok(ToolPhaseResult::Done(TestProgramOutcome { committed: false, approved: false, refused: None }))
+    }
+}
+
 fn access(action: PolicyAction, mount: &str, path: &str) -> ResourceAccess {
     let resource = PolicyResource {
         mount: Arc::from(mount),
@@ -198,6 +221,7 @@ impl FollowUpHost {
         };
         registry.register(tool, [ToolBinding::standard::<Args, TestProgramOutcome>("run")]).unwrap();
         registry.register(TestReadTool, [ToolBinding::standard::<Args, TestProgramOutcome>("look")]).unwrap();
+        registry.register(TestJobTool, [ToolBinding::standard::<Args, TestProgramOutcome>("job")]).unwrap();
         let session = test_session(&registry, Dialect::Standard);
         let host = Host::new(HostConfig {
             policy: Box::new(policy),
@@ -482,9 +506,12 @@ async fn other_calls_go_on_while_programs_take_all_their_places() {
         async move { stage.run(json!({"path": "free"})).await }
     });
     stage.trace.wait_for_lines(1).await;
-    let call = ToolCall { id: "2".to_owned(), name: "look".to_owned(), arguments: json!({"path": "a"}).to_string() };
-    let reply = stage.host.call(&stage.session, call, &CancellationToken::new()).await.unwrap();
-    assert_eq!(reply.error_kind(), None, "{}", reply.text);
+    // Calls about background jobs have places of their own too.
+    for name in ["look", "job"] {
+        let call = ToolCall { id: "2".to_owned(), name: name.to_owned(), arguments: json!({"path": "a"}).to_string() };
+        let reply = stage.host.call(&stage.session, call, &CancellationToken::new()).await.unwrap();
+        assert_eq!(reply.error_kind(), None, "{}", reply.text);
+    }
     assert!(!program.is_finished());
     go.send(()).unwrap();
     assert_eq!(program.await.unwrap()["value"]["committed"], true);

@@ -91,9 +91,49 @@ fn programs_of_one_network_reach_each_other_and_no_others() {
             server.join().unwrap();
         });
         // Nothing of it can be changed from inside, and nothing but loopback is there.
-        let found =
-            run(&world, "ip link set lo down 2>&1; echo > /proc/sys/net/ipv4/tcp_rmem; ping -c1 192.0.2.1", Some(9));
-        assert_ne!(found.exit_code, 0, "{}", found.stdout.text());
+        const CHANGES: [&str; 4] = [
+            "ip link set lo down",
+            "ip addr flush dev lo",
+            "echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_rmem",
+            "ping -c1 192.0.2.1",
+        ];
+        for change in CHANGES {
+            let found = run(&world, change, Some(9));
+            assert_ne!(found.exit_code, 0, "{change}: {}", found.stdout.text());
+        }
+        const LOOPBACK: &str = "exec python3 -c 'import socket\n\
+            s = socket.create_server((\"127.0.0.1\", 0)); c = socket.create_connection(s.getsockname())\n\
+            s.accept()[0].sendall(b\"still here\"); print(c.recv(20))'";
+        let all = format!("{}; {LOOPBACK}", CHANGES.join("; "));
+        let found = run(&world, &all, Some(9)).stdout.text();
+        assert!(found.ends_with("b'still here'\n"), "{found}");
         assert!(run(&world, "echo hi > /dev/tcp/192.0.2.1/80", Some(9)).stdout.text().contains("unreachable"));
+    });
+}
+
+#[test]
+fn programs_of_one_network_share_no_abstract_socket() {
+    as_each_user("shells::programs_of_one_network_share_no_abstract_socket", || {
+        const LISTEN: &str = "exec python3 -c 'import socket, time\n\
+            s = socket.socket(socket.AF_UNIX); s.bind(\"\\0job\"); s.listen(); print(\"ready\", flush=True)\n\
+            s.accept()'";
+        const CONNECT: &str = "exec python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"\\0job\")' 2>&1";
+        let world = SandboxFixture::new();
+        let listener = OutputObserver::stopping_at("never");
+        thread::scope(|scope| {
+            let running = scope.spawn(|| {
+                let view = world.view();
+                let job = JailJob { network: Some(3), ..world.job(&view, &BASH, LISTEN) };
+                world.sandbox.run(&job, &listener).unwrap()
+            });
+            while !listener.bytes.lock().unwrap().starts_with(b"ready") && !running.is_finished() {
+                thread::yield_now();
+            }
+            let found = run(&world, CONNECT, Some(3)).stdout.text();
+            // Landlock refuses the connection or, where it cannot, the filter refuses both sockets.
+            assert!(found.contains("PermissionError") || found.contains("Address family not supported"), "{found}");
+            listener.stop();
+            running.join().unwrap();
+        });
     });
 }

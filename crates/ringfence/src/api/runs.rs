@@ -1,7 +1,8 @@
 //! Agent runs through the API: start, follow, cancel and continue.
 //!
 //! A run is on disk before its ID is returned. One that was active when the server stopped is interrupted: on request
-//! it continues in its session, where every call has one result. Approvals are answered through the inbox.
+//! it continues in its session, where every call has one result. Approvals are answered through the inbox. Background jobs end
+//! with the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending};
@@ -26,7 +27,7 @@ use crate::api::events::{EventsQuery, open_stream};
 use crate::api::feed::{EventFeed, FeedItem};
 use crate::api::hosts::{HostPoolKey, run_blocking};
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
-use crate::app::session::live::LiveSession;
+use crate::app::session::live::{EndToolsGuard, LiveSession};
 use crate::app::session_mode::SharedSessionMode;
 use crate::app::workspace_id;
 use crate::approval::approver_for;
@@ -333,6 +334,7 @@ impl ApiState {
         kept.view.session.clone_from(&made.app.session.id);
         let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
         let work = live.begin(&id).ok_or_else(|| ApiError::conflict("this run is still active"))?;
+        let tools = EndToolsGuard(Arc::clone(&live));
         let run = Arc::new(ApiRun { stored: Mutex::new(kept), feed, live: Some(live) });
         self.store_run(&run).await?;
         self.runs.insert(id, Arc::clone(&run));
@@ -340,6 +342,8 @@ impl ApiState {
         let (api, working) = (Arc::clone(self), Arc::clone(&run));
         tokio::spawn(async move {
             let _slot = slot;
+            // The run is listed after its end, and so is its session: its jobs are not to wait for that.
+            let tools = tools;
             let outcome = match made.start(&work.cancel).await {
                 Ok(mut conversation) => {
                     let outcome = conversation.run(&prompt, &work.cancel).await;
@@ -354,6 +358,7 @@ impl ApiState {
                 }
                 Err(failure) => json!({"end": "host_error", "why": failure.to_string(), "text": ""}),
             };
+            drop(tools);
             {
                 let view = &mut working.stored.lock().view;
                 let state = match outcome["end"].as_str() {

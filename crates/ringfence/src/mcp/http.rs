@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
@@ -38,12 +38,9 @@ use crate::http::request_rate::{RATE_LIMITED, RequestRate};
 use crate::http::request_source::RequestSourceCheck;
 use crate::http::token_slots::{AccessTokenSlots, TokenSlotLimits, TokenSlotPermit};
 use crate::mcp::handler::McpServerHandler;
-use crate::mcp::session::{McpHttpConnection, McpSessionSource, McpSessions, McpTokenId};
+use crate::mcp::session::{McpHttpConnection, McpSessionSource, McpSessions, McpTokenId, SESSION_IDLE};
 use crate::mcp::{McpFrontend, McpServerContext};
 use crate::store::tokens::{TokenIdentity, TokenStore};
-
-/// A session of an older client ends when it was idle for so long.
-const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Requests and open streams at once.
 const REQUEST_SLOTS: TokenSlotLimits = TokenSlotLimits { per_token: 256, total: 1536, reserved: 256 };

@@ -1,7 +1,8 @@
 //! MCP session: a client's session with the host, and its protocol state.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use axum::http::request::Parts;
 use ringfence_kernel::sync::Mutex;
@@ -10,6 +11,7 @@ use rmcp::RoleServer;
 use rmcp::model::ErrorData;
 use rmcp::service::RequestContext;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, sleep};
 
 use crate::app::App;
 use crate::app::session::live::{LiveSession, TokenSessions};
@@ -18,6 +20,10 @@ use crate::mcp::deferred::DeferredCalls;
 use crate::mcp::tools::ToolResultFormat;
 use crate::process::messages::{error_chain, print_error};
 use crate::store::tokens::TokenIdentity;
+
+/// A session of an HTTP client ends when it was idle for this long; of one whose protocol has no sessions, its background jobs
+/// end.
+pub(super) const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// State of the client's roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +102,20 @@ pub(super) struct McpSessions {
     workspace_id: Arc<str>,
     tokens: TokenSessions,
     /// Of those whose protocol has no sessions: one each.
-    stateless: Arc<Mutex<HashMap<Arc<str>, Arc<McpSession>>>>,
+    stateless: Arc<StatelessSessions>,
     host: Host,
+}
+
+/// Stateless sessions by token.
+type StatelessSessions = Mutex<HashMap<Arc<str>, StatelessSession>>;
+
+/// The session of a token whose clients open none.
+#[derive(Debug)]
+struct StatelessSession {
+    session: Arc<McpSession>,
+    last_use: Instant,
+    /// A task ends its background jobs when it is idle.
+    is_watched: bool,
 }
 
 impl McpSessions {
@@ -117,8 +135,39 @@ impl McpSessions {
     /// The one stateless session of a token. There are as many as there are tokens.
     fn stateless_session(&self, client: &McpTokenId) -> Arc<McpSession> {
         let mut mcp_sessions = self.stateless.lock();
-        let new = || self.open_session(client, format!("http-{}", client.token));
-        Arc::clone(mcp_sessions.entry(Arc::clone(&client.token)).or_insert_with(new))
+        let entry = mcp_sessions.entry(Arc::clone(&client.token)).or_insert_with(|| StatelessSession {
+            session: self.open_session(client, format!("http-{}", client.token)),
+            last_use: Instant::now(),
+            is_watched: false,
+        });
+        entry.last_use = Instant::now();
+        if !std::mem::replace(&mut entry.is_watched, true) {
+            let watched = Arc::downgrade(&self.stateless);
+            tokio::spawn(end_idle_tools(watched, Arc::clone(&client.token), SESSION_IDLE));
+        }
+        Arc::clone(&entry.session)
+    }
+}
+
+/// Ends the background jobs of a stateless session that no request used for this long: no client says that it is over. Returns then, or when the server is over; the next request starts it again.
+async fn end_idle_tools(sessions: Weak<StatelessSessions>, token: Arc<str>, idle: Duration) {
+    loop {
+        let left = {
+            let Some(sessions) = sessions.upgrade() else { return };
+            let mut sessions = sessions.lock();
+            let Some(entry) = sessions.get_mut(&token) else { return };
+            // A request in flight has the session too.
+            let is_in_use = Arc::strong_count(&entry.session) > 1;
+            match idle.saturating_sub(entry.last_use.elapsed()) {
+                left if !left.is_zero() => left,
+                _ if is_in_use => idle,
+                _ => {
+                    entry.is_watched = false;
+                    return entry.session.live.end_tools();
+                }
+            }
+        };
+        sleep(left).await;
     }
 }
 
@@ -189,5 +238,65 @@ impl McpSessionSource {
             Self::Stdio(mcp_session) => Some(mcp_session),
             Self::Http(guest) => guest.session.get().map(|(_, mcp_session)| mcp_session.as_ref()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use ringfence_kernel::{
+        CallContext, Dialect, PhasedTool, Preview, Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan,
+        ToolRegistry,
+    };
+    use ringfence_testkit::host::{test_host_config, test_session};
+    use serde_json::{Map, Value};
+
+    use super::*;
+
+    /// Counts the sessions that ended.
+    struct EndCounter(Arc<AtomicUsize>);
+
+    impl PhasedTool for EndCounter {
+        type Args = Map<String, Value>;
+        type Prepared = ();
+        type Outcome = String;
+
+        fn plan(&self, _: Self::Args, _: &CallContext<'_>) -> Result<ToolPlan<()>, ToolError> {
+            Ok(ToolPlan { accesses: Vec::new(), prepared: () })
+        }
+
+        fn preview(&self, (): &mut (), _: &CallContext<'_>) -> Result<Preview, ToolError> {
+            Ok(Preview::new("", ""))
+        }
+
+        fn run_phase(&self, (): (), _: &Ticket<'_>) -> Result<ToolPhaseResult<String, ()>, ToolError> {
+            Ok(ToolPhaseResult::Done(String::new()))
+        }
+
+        fn end_session(&self, _: &str) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn jobs_of_a_stateless_session_end_when_no_request_uses_it() {
+        let ended = Arc::<AtomicUsize>::default();
+        let mut registry = ToolRegistry::new();
+        let binding = ToolBinding::standard::<Map<String, Value>, String>("count");
+        registry.register(EndCounter(Arc::clone(&ended)), [binding]).unwrap();
+        let session = Arc::new(test_session(&registry, Dialect::Standard));
+        let in_use = McpSession::new(LiveSession::new(session, Host::new(test_host_config())));
+        let token: Arc<str> = "tok.1".into();
+        let entry = StatelessSession { session: Arc::clone(&in_use), last_use: Instant::now(), is_watched: true };
+        let sessions = Arc::new(StatelessSessions::new(HashMap::from([(Arc::clone(&token), entry)])));
+        let watch = end_idle_tools(Arc::downgrade(&sessions), Arc::clone(&token), Duration::ZERO);
+        tokio::pin!(watch);
+        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(watch.as_mut().poll(cx).is_pending())).await;
+        assert!(first && ended.load(Ordering::SeqCst) == 0, "a request has it");
+        drop(in_use);
+        watch.await;
+        assert_eq!(ended.load(Ordering::SeqCst), 1);
+        assert!(!sessions.lock()[&token].is_watched, "the next request watches it again");
     }
 }

@@ -1,16 +1,26 @@
 //! Command tools of the model families, and background jobs: real shells in real jails, and the texts that a model reads.
 
+use std::collections::BTreeSet;
+
 use ringfence::app::{App, build_app};
 use ringfence::approval::deny_all;
 use ringfence::config::{CliFlags, load};
-use ringfence_kernel::{Dialect, Preset, ToolCall};
+use ringfence_kernel::{Approver, Dialect, Preset, ToolCall};
+use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::mcp_client::StdioMcpClient;
 use ringfence_testkit::patience::wait_until;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::wait_for_run;
 use crate::api_client::TestApiServer;
 use crate::site::TestSite;
+
+/// First part of a job that goes on only after `CommandSite::release`, which reaches it on the loopback of the session.
+const GATE: &str = "python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 8999)).accept()'";
+
+/// A command that connects to it.
+const RELEASE: &str = "until (exec 3<>/dev/tcp/127.0.0.1/8999) 2>/dev/null; do :; done";
 
 /// A session in a dialect, on a workspace of its own.
 struct CommandSite {
@@ -24,6 +34,10 @@ impl CommandSite {
     }
 
     fn with_config(dialect: Dialect, config: &str) -> Self {
+        Self::with_approver(dialect, config, Box::new(deny_all()))
+    }
+
+    fn with_approver(dialect: Dialect, config: &str, approver: Box<dyn Approver>) -> Self {
         let site = TestSite::new();
         let environment = site.environment();
         let workspace = Some(site.workspace.to_str().unwrap().to_owned());
@@ -32,7 +46,7 @@ impl CommandSite {
         let flags = CliFlags { config: Some(file), workspace, preset: Some(Preset::Edits), ..CliFlags::default() };
         let mut settings = load(&flags, &environment).unwrap();
         settings.dialect = dialect;
-        let app = build_app(settings, &environment, Box::new(deny_all())).unwrap();
+        let app = build_app(settings, &environment, approver).unwrap();
         Self { site, app }
     }
 
@@ -61,6 +75,23 @@ impl CommandSite {
     #[track_caller]
     fn bash(&self, command: &str) -> String {
         self.text("Bash", &json!({"command": command}))
+    }
+
+    /// Lets a job go on that waits at `GATE`.
+    #[track_caller]
+    fn release(&self) {
+        match self.app.session.dialect {
+            Dialect::Gemini => self.text("run_shell_command", &json!({"command": RELEASE})),
+            _ => self.bash(RELEASE),
+        };
+    }
+
+    /// Starts a job, and waits until it has printed `ready`.
+    #[track_caller]
+    fn start_ready(&self, start: (&str, &Value), look: (&str, &Value)) {
+        if !self.text(start.0, start.1).contains("ready\n") {
+            self.output_with(look.0, look.1, "ready\n");
+        }
     }
 
     /// Asks until the output so far has this in it.
@@ -129,8 +160,26 @@ fn the_working_directory_is_carried_and_falls_back_to_the_workspace() {
     assert_eq!(gone, "[the directory `src/deep` is gone; this ran in the workspace]\n/workspace\n[exit 0]");
     assert_eq!(site.bash("pwd"), "/workspace\n[exit 0]");
     // A program that says something else than a directory changes nothing.
-    assert_eq!(site.bash("echo nonsense >&9; exec true"), "[exit 0]");
+    assert_eq!(site.bash("echo nonsense >&10; exec true"), "[exit 0]");
     assert_eq!(site.bash("cd .. && pwd"), "/\n[exit 0, now in /]");
+}
+
+#[test]
+fn the_report_of_the_directory_reaches_no_file_of_the_command() {
+    let site = CommandSite::new(Dialect::Claude);
+    site.site.write("src/a", "");
+    for descriptor in [9, 10] {
+        let command = format!("cd src; exec {descriptor}>.lock; flock {descriptor}; echo held >&{descriptor}");
+        let text = site.bash(&command);
+        assert!(text.contains("changed 1 file (c-…): src/.lock]"), "{text}");
+        assert_eq!(site.site.read("src/.lock"), "held\n", "{descriptor}");
+        std::fs::remove_file(site.site.workspace.join("src/.lock")).unwrap();
+        site.bash("cd /workspace");
+    }
+    assert_eq!(
+        site.bash("cd src; exec 9>.lock; set | grep -c ^d="),
+        "0\n[exit 1, now in src, changed 1 file (c-…): src/.lock]"
+    );
 }
 
 #[test]
@@ -190,7 +239,9 @@ fn a_server_is_started_asked_and_stopped_in_four_calls() {
 #[test]
 fn changes_of_a_job_are_kept_when_it_ended_by_itself() {
     let site = CommandSite::new(Dialect::Gemini);
-    site.text("run_shell_command", &json!({"command": "sleep 1; echo new > a; echo done", "is_background": true}));
+    let job = format!("{GATE}; echo new > a; echo done");
+    site.text("run_shell_command", &json!({"command": job, "is_background": true}));
+    site.release();
     let ended = site.text("read_background_output", &json!({"pid": 1, "delay_ms": 600_000}));
     assert_eq!(ended, "done\n[exit 0, changed 1 file (c-…): a]");
     assert_eq!(site.site.read("a"), "new\n");
@@ -201,13 +252,15 @@ fn changes_of_a_job_are_kept_when_it_ended_by_itself() {
     }
     assert_eq!(site.site.read("b"), "short\n");
     // A stopped one can be kept by choice.
-    site.text("run_shell_command", &json!({"command": "echo c > c; sleep 1000", "is_background": true}));
+    let job = json!({"command": "echo c > c; echo ready; sleep 1000", "is_background": true});
+    site.start_ready(("run_shell_command", &job), ("read_background_output", &json!({"pid": 3})));
     let kept = json!({"pid": 3, "keep_changes": true});
     assert_eq!(site.text("stop_background_command", &kept), "[stopped, changed 1 file (c-…): c]");
     assert_eq!(site.site.read("c"), "c\n");
     // What may not be kept is an error, as with any command.
-    let job = json!({"command": "mkdir .vscode; echo > .vscode/tasks.json; sleep 1", "is_background": true});
-    site.text("run_shell_command", &job);
+    let job = format!("mkdir .vscode; echo > .vscode/tasks.json; {GATE}");
+    site.text("run_shell_command", &json!({"command": job, "is_background": true}));
+    site.release();
     let refused = site.error("read_background_output", &json!({"pid": 4, "delay_ms": 600_000}));
     assert!(refused.starts_with("not kept: `.vscode"), "{refused}");
 }
@@ -217,12 +270,14 @@ fn a_job_starts_where_the_session_is_and_does_not_move_it() {
     let site = CommandSite::new(Dialect::Claude);
     site.site.write("src/deep/a", "");
     site.bash("cd src");
-    site.text("Bash", &json!({"command": "sleep 1; pwd; cd deep", "run_in_background": true}));
+    site.text("Bash", &json!({"command": format!("{GATE}; pwd; cd deep"), "run_in_background": true}));
+    site.release();
     let ended = site.text("TaskOutput", &json!({"task_id": "1", "timeout": 600_000}));
     assert_eq!(ended, "/workspace/src\n[exit 0]");
     assert_eq!(site.bash("pwd"), "/workspace/src\n[exit 0, now in src]");
     std::fs::remove_dir_all(site.site.workspace.join("src")).unwrap();
-    site.text("Bash", &json!({"command": "sleep 1; pwd", "run_in_background": true}));
+    site.text("Bash", &json!({"command": format!("{GATE}; pwd"), "run_in_background": true}));
+    site.release();
     let ended = site.output_with("TaskOutput", &json!({"task_id": "2", "timeout": 600_000}), "[exit 0]");
     assert!(ended.ends_with("/workspace\n[exit 0]"), "{ended}");
 }
@@ -235,7 +290,8 @@ fn rules_about_a_run_hold_for_the_changes_of_its_job() {
         site.site.write("a", "");
         let refused = site.error("Bash", &json!({"command": "rm a"}));
         assert!(refused.starts_with("not kept: `a`"), "{refused}");
-        site.text("Bash", &json!({"command": "sleep 1; rm a; echo b > b", "run_in_background": true}));
+        site.text("Bash", &json!({"command": format!("{GATE}; rm a; echo b > b"), "run_in_background": true}));
+        site.release();
         let refused = site.error("TaskOutput", &json!({"task_id": "1", "timeout": 600_000}));
         assert!(refused.starts_with("not kept: `a`") && refused.contains("1 other change was kept"), "{refused}");
         assert!(site.site.workspace.join("a").exists() && site.site.workspace.join("b").exists());
@@ -271,9 +327,10 @@ fn a_cancelled_start_leaves_no_job() {
 fn a_file_that_changed_under_a_job_is_a_conflict() {
     let site = CommandSite::new(Dialect::Claude);
     site.site.write("a", "old\n");
-    let job = json!({"command": "read x < a; echo $x job > a; sleep 1", "run_in_background": true});
-    site.text("Bash", &job);
+    let job = json!({"command": format!("read x < a; echo $x job > a; echo ready; {GATE}"), "run_in_background": true});
+    site.start_ready(("Bash", &job), ("TaskOutput", &json!({"task_id": "1", "block": false})));
     site.site.write("a", "another writer's\n");
+    site.release();
     let text = site.error("TaskOutput", &json!({"task_id": "1", "timeout": 600_000}));
     assert!(text.starts_with("not kept: `a`"), "{text}");
     assert_eq!(site.site.read("a"), "another writer's\n");
@@ -301,6 +358,79 @@ fn a_command_that_goes_on_is_polled_written_to_and_interrupted() {
 }
 
 #[test]
+fn input_of_a_job_is_code_and_asked_about_as_its_start() {
+    const ASK: &str = "[[rules]]\ndecision = \"ask\"\ntool = \"exec_command\"\neffect = \"run\"\n";
+    let shown = ScriptedApprover::approving();
+    let site = CommandSite::with_approver(Dialect::Codex, ASK, Box::new(shown.clone()));
+    site.text("exec_command", &json!({"cmd": "exec bash", "yield_time_ms": 10, "tty": true}));
+    let write = |chars: &str, wait: u64| json!({"session_id": 1, "chars": chars, "yield_time_ms": wait});
+    site.text("write_stdin", &write("", 10));
+    let ended = site.text("write_stdin", &write("echo made > a; exit\n", 600_000));
+    assert_eq!(ended, "[exit 0, changed 1 file (c-…): a]");
+    let shown: Vec<String> = shown.asked.lock().unwrap().iter().map(|request| request.preview.text()).collect();
+    assert_eq!(shown.len(), 2, "a look is not asked about: {shown:?}");
+    assert!(shown[0].contains("later calls may write to its standard input"), "{}", shown[0]);
+    assert!(shown[1].contains("write to the standard input of background job 1"), "{}", shown[1]);
+    assert!(shown[1].contains("exec bash") && shown[1].contains("echo made > a; exit"), "{}", shown[1]);
+    // A rule about the tool that writes holds as well.
+    let deny = "[[rules]]\ndecision = \"deny\"\ntool = \"write_stdin\"\neffect = \"run\"\n";
+    let site = CommandSite::with_config(Dialect::Codex, deny);
+    site.text("exec_command", &json!({"cmd": "exec bash", "yield_time_ms": 10, "tty": true}));
+    let refused = site.error("write_stdin", &write("echo made > a\n", 10));
+    assert!(refused.starts_with("this would run `bash`, and the rule `rule 1` of your config denies it"), "{refused}");
+    site.text("write_stdin", &write("", 10));
+    assert_eq!(site.text("write_stdin", &write("\u{3}", 10)), "[stopped]");
+}
+
+#[test]
+fn the_first_job_of_a_session_says_how_jobs_behave() {
+    let site = CommandSite::new(Dialect::Codex);
+    site.text("exec_command", &json!({"cmd": "true", "yield_time_ms": 600_000}));
+    let sleep = json!({"cmd": "sleep 1000", "yield_time_ms": 10});
+    let (first, second) = (site.text("exec_command", &sleep), site.text("exec_command", &sleep));
+    let explains = |text: &str| text.contains("files that it changes reach the workspace");
+    assert!(explains(&first) && !explains(&second), "{first}\n{second}");
+}
+
+#[test]
+fn limits_of_the_config_hold_for_jobs() {
+    let site = CommandSite::with_config(Dialect::Codex, "[limits]\nmax_job_duration = 1\n");
+    let started = site.text("exec_command", &json!({"cmd": "sleep 1000", "yield_time_ms": 0}));
+    assert!(started.contains("session_id 1"), "{started}");
+    let ended = site.error("write_stdin", &json!({"session_id": 1, "yield_time_ms": 600_000}));
+    assert!(ended.starts_with("the program was terminated after 1 s"), "{ended}");
+    // A call stays no longer than a run may take, and then leaves a job instead of ending the command.
+    let limits = "[limits]\nmax_run_duration = 1\nmax_tool_operation_duration = 1\n";
+    let site = CommandSite::with_config(Dialect::Codex, limits);
+    let started = site.text("exec_command", &json!({"cmd": "sleep 1000", "yield_time_ms": 600_000}));
+    assert!(started.contains("session_id 1"), "{started}");
+}
+
+#[test]
+fn a_call_that_waits_for_a_job_holds_up_no_other_call() {
+    let site = TestSite::new();
+    let server = TestApiServer::start(&site, &["--preset", "edits"]);
+    let agent = server.agent(&site, "agent");
+    let session = agent.create_session(&json!({"dialect": "claude"}));
+    let mut events = agent.events(&format!("/v1/sessions/{session}/events?after=0"));
+    agent.call(&session, "Bash", json!({"command": "echo b > b; sleep 1000", "run_in_background": true}));
+    std::thread::scope(|scope| {
+        let look = json!({"task_id": "1", "timeout": 600_000});
+        let waiting = scope.spawn(|| agent.call(&session, "TaskOutput", look));
+        while events.next_of("begin")["tool"] != "TaskOutput" {}
+        let other = agent.call(&session, "Bash", json!({"command": "echo other"}));
+        assert!(other.to_string().contains("other"), "{other}");
+        let stopped = agent.call(&session, "TaskStop", json!({"task_id": "1", "keep_changes": true}));
+        let waited = waiting.join().unwrap();
+        // One of the two calls reports the end, by the choice of the stop, and the other one is told so.
+        let both = format!("{stopped} {waited}");
+        assert!(both.contains("another call reports its end") || both.contains("its end was reported"), "{both}");
+        assert!(both.contains("[stopped, changed 1 file"), "{both}");
+    });
+    assert_eq!(site.read("b"), "b\n");
+}
+
+#[test]
 fn a_session_has_eight_jobs_and_sees_no_others() {
     let site = CommandSite::new(Dialect::Claude);
     let sleep = json!({"command": "sleep 1000", "run_in_background": true});
@@ -308,7 +438,10 @@ fn a_session_has_eight_jobs_and_sees_no_others() {
         assert!(site.text("Bash", &sleep).contains(&format!("task_id {id}")));
     }
     let refused = site.error("Bash", &sleep);
-    assert!(refused.starts_with("there are 8 background jobs already; stop one first: 1 (`sleep 1000`)"), "{refused}");
+    assert!(
+        refused.starts_with("there are 8 background jobs already; read or stop one first: 1 (`sleep 1000`)"),
+        "{refused}"
+    );
     assert_eq!(site.app.commands.jobs(&site.app.session.id).len(), 8);
     site.text("TaskStop", &json!({"task_id": "3"}));
     assert!(site.text("Bash", &sleep).contains("task_id 9"));
@@ -317,6 +450,15 @@ fn a_session_has_eight_jobs_and_sees_no_others() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let reply = runtime.block_on(site.app.host.call(&other, call, &CancellationToken::new())).unwrap();
     assert_eq!(reply.text, "there is no job 1, and none is running");
+    // Those of a principal have a bound too, however many sessions it has.
+    let twin = site.app.session.for_principal("twin", site.app.session.principal.clone()).into();
+    let start = |_| {
+        let call = ToolCall { id: "1".into(), name: "Bash".into(), arguments: sleep.to_string() };
+        runtime.block_on(site.app.host.call(&twin, call, &CancellationToken::new())).unwrap().text
+    };
+    let started: Vec<String> = (0..5).map(start).collect();
+    assert!(started[3].contains("task_id 4") && started[4].contains("has 12 background jobs already"), "{started:?}");
+    site.app.session.catalog.end_session("twin");
     // With the session all of them end.
     site.app.session.catalog.end_session(&site.app.session.id);
     assert!(site.app.commands.jobs(&site.app.session.id).is_empty());
@@ -326,7 +468,8 @@ fn a_session_has_eight_jobs_and_sees_no_others() {
 fn output_that_nobody_looks_at_is_bounded() {
     let site = CommandSite::new(Dialect::Claude);
     let chatter = "seq 1 1000000; echo last; sleep 1000";
-    site.text("Bash", &json!({"command": format!("sleep 1; {chatter}"), "run_in_background": true}));
+    site.text("Bash", &json!({"command": format!("{GATE}; {chatter}"), "run_in_background": true}));
+    site.release();
     let bytes = |site: &CommandSite| site.app.commands.jobs(&site.app.session.id)[0].unread_bytes;
     while bytes(&site) < 256 << 10 {
         std::thread::yield_now();
@@ -351,12 +494,16 @@ fn the_standard_dialect_has_jobs_by_number() {
     assert!(site.error("run_code", &network).contains("a background job has no network"));
 }
 
-/// Whether a process of the machine has this name.
+/// The number of the process of the machine that has this name.
+pub(crate) fn process_named(name: &str) -> Option<u32> {
+    let mut processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let has_name = |line: Vec<u8>| line.split(|byte| *byte == 0).next() == Some(name.as_bytes());
+    let found = processes.find(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(has_name))?;
+    found.file_name().to_str()?.parse().ok()
+}
+
 fn is_running(name: &str) -> bool {
-    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    processes
-        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-        .any(|line| line.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
+    process_named(name).is_some()
 }
 
 #[test]
@@ -388,10 +535,118 @@ fn jobs_end_with_their_session_and_with_a_killed_server() {
         agent.call(&session, "Bash", job(2));
         wait_until("the second job", || is_running(&name(2)));
     }
+    // The spawner, the first process of each jail, and the program.
+    let processes = descendants(server.child.id());
+    assert!(processes.len() >= 4, "{processes:?}");
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     wait_until("the end of the second job", || !is_running(&name(2)));
+    wait_until("the end of every process", || !processes.iter().any(is_alive));
     assert_eq!(site.tree(), before, "nothing of a job is in the workspace, and nothing is torn");
+}
+
+#[test]
+fn jobs_end_with_the_run_that_started_them() {
+    let site = TestSite::new();
+    let name = format!("run-job-of-{}", site.workspace.to_str().unwrap().replace('/', "-"));
+    let command = format!("exec -a {name} sleep 1000");
+    let write = json!({"name": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}});
+    let script = site.current.join("script.jsonl");
+    let lines = [
+        json!({"text": "", "calls": [{"name": "run_code", "arguments": {"code": command, "background": true}}]}),
+        json!({"text": "", "calls": [write]}),
+        json!({"text": "It runs."}),
+    ];
+    std::fs::write(&script, lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    let config = site.current.join("config.toml");
+    let text = format!("[agents.defaults]\nprovider = \"script\"\nscript = {:?}\n", script.to_str().unwrap());
+    std::fs::write(&config, text).unwrap();
+    site.write("a.txt", "old\n");
+    let server = TestApiServer::start(&site, &["--config", config.to_str().unwrap()]);
+    let page = server.page();
+    for is_cancelled in [false, true] {
+        site.write("a.txt", "old\n");
+        let run = page.post("/v1/runs", &json!({"prompt": "start it"})).json()["id"].as_str().unwrap().to_owned();
+        // The second call asks, so the job runs by now.
+        let request = page.request();
+        wait_until("the job", || is_running(&name));
+        let expected = if is_cancelled {
+            assert_eq!(page.post(&format!("/v1/runs/{run}/cancel"), &json!({})).status, 200);
+            "cancelled"
+        } else {
+            assert_eq!(page.answer(&request, &json!({"approved": true})).status, 200);
+            "answered"
+        };
+        assert_eq!(wait_for_run(&page, &run)["state"], expected);
+        wait_until("the end of the job", || !is_running(&name));
+    }
+}
+
+/// The processes below one, by their start time too: numbers are used again.
+fn descendants(of: u32) -> BTreeSet<(u32, String)> {
+    let stat = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may have any character, and ends with the last parenthesis.
+        let fields: Vec<String> = text.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect();
+        Some((fields[1].parse::<u32>().ok()?, fields[19].clone()))
+    };
+    let numbers =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let all: Vec<(u32, u32, String)> =
+        numbers.filter_map(|pid| stat(pid).map(|(parent, start)| (pid, parent, start))).collect();
+    let (mut found, mut parents) = (BTreeSet::new(), vec![of]);
+    while let Some(parent) = parents.pop() {
+        for (pid, _, start) in all.iter().filter(|(_, of, _)| *of == parent) {
+            found.insert((*pid, start.clone()));
+            parents.push(*pid);
+        }
+    }
+    found
+}
+
+/// Whether the process with this number and start time is there, and no zombie.
+fn is_alive((pid, start): &(u32, String)) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    text.rsplit_once(") ").is_some_and(|(_, rest)| {
+        let fields: Vec<&str> = rest.split(' ').collect();
+        fields[0] != "Z" && fields[19] == start
+    })
+}
+
+#[test]
+fn a_server_killed_while_it_commits_a_job_tears_nothing() {
+    const FILES: usize = 2000;
+    let site = TestSite::new();
+    site.write("a", "old\n");
+    let before = site.tree();
+    let mut server = TestApiServer::start(&site, &["--preset", "edits"]);
+    let agent = server.agent(&site, "agent");
+    let session = agent.create_session(&json!({"dialect": "standard"}));
+    let code = format!("read x; mkdir d; for i in $(seq {FILES}); do echo $i > d/$i; done; echo new > a");
+    agent.call(&session, "run_code", json!({"code": code, "background": true}));
+    let (address, token) = (server.address.clone(), agent.token.clone());
+    let look = json!({"name": "job_output", "arguments": {"job": 1, "input": "\n", "wait": 600}});
+    let body = look.to_string();
+    let mut stream = server.open(
+        "POST",
+        &format!("/v1/sessions/{session}/calls"),
+        &[("Authorization", &format!("Bearer {token}")), ("Content-Type", "application/json")],
+        Some(&body),
+    );
+    // Its steps are made one by one, and this is in the middle of them, or just behind.
+    wait_until("the first file of the commit", || site.workspace.join("d").exists());
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+    drop(server);
+    let server = TestApiServer::start_at(&site, &address, &["--preset", "edits"]);
+    let agent = server.agent(&site, "other");
+    agent.call(&agent.create_session(&json!({"dialect": "standard"})), "list_directory", json!({}));
+    let files = std::fs::read_dir(site.workspace.join("d")).map_or(0, Iterator::count);
+    match files {
+        0 => assert_eq!(site.tree(), before),
+        _ => assert_eq!((files, site.read("a").as_str()), (FILES, "new\n")),
+    }
 }
 
 #[test]

@@ -6,12 +6,14 @@ use std::thread::{self, JoinHandle};
 
 use ringfence_kernel::sanitize_line;
 use ringfence_testkit::mcp_client::StdioMcpClient;
+use ringfence_testkit::patience::wait_for;
 use serde_json::{Value, json};
 
 use crate::agent::{call, scripted_agent, text};
 use crate::api::scripted_model_config;
 use crate::api_client::{ApiTestClient, TestApiServer};
 use crate::browser::{BrowserWindow, DESKTOP, ENTER, ESCAPE, TestBrowser};
+use crate::commands::process_named;
 use crate::site::TestSite;
 
 /// A server, and a token of an agent.
@@ -314,6 +316,23 @@ fn an_automatic_call_is_not_shown_as_waiting() {
         browser.run("location.reload()");
         browser.until("document.body.dataset.connection === 'open'");
     }
+}
+
+#[test]
+fn a_job_that_ends_by_itself_is_shown_as_ended() {
+    let Some(browser) = TestBrowser::start() else { return };
+    let site = site();
+    let served = TestPageServer::start(&site);
+    person(&browser, &served);
+    let session = served.session("server");
+    let name = format!("page-job-of-{}", site.workspace.to_str().unwrap().replace('/', "-"));
+    served.call(&session, "run_code", &json!({"code": format!("exec -a {name} sleep 1000"), "background": true}), 0);
+    browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until_text(".jobs", "running");
+    let process = wait_for("the job", || process_named(&name));
+    let killed = std::process::Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();
+    assert!(killed.success());
+    browser.until_text(".jobs", "exit 137");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Change queue: the order of a session's calls that may change something.
 //!
 //! A call waits for every earlier one that may change the same file or a directory above or below it. Writes of different
-//! files run at the same time, so that they share the flushes of the log. Paths are compared as they are written, without
+//! files run at the same time, so that they share the flushes of the log. Calls about background jobs have no order. Paths are compared as they are written, without
 //! letter case: two names of one file by way of a link have an order only if the caller waits for the first reply.
 //!
 //! Not here: locks on files (`ringfence-fs`), which hold across sessions and processes.
@@ -48,10 +48,11 @@ pub(crate) struct ChangePermit<'a> {
 }
 
 impl ChangeQueue {
-    /// Waits until no earlier call may still change what this one may. At once where it only reads.
+    /// Waits until no earlier call may still change what this one may. At once where it only reads, or waits for a
+    /// background job: the call that stops the job comes later.
     pub(crate) async fn acquire(&self, session: &Session, tool: &str, arguments: &str) -> Option<ChangePermit<'_>> {
         let definition = session.catalog.get(tool)?;
-        if definition.capabilities.is_read_only() {
+        if definition.capabilities.is_read_only() || definition.capabilities.waits_for_job {
             return None;
         }
         let has_one_file = definition.dialect == Dialect::Standard && ONE_FILE_TOOLS.contains(&&*definition.name);

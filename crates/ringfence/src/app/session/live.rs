@@ -102,6 +102,17 @@ impl Drop for LiveSession {
     }
 }
 
+/// Ends what tools keep for a session when it is dropped: for work after which no call of the session comes, also where it
+/// panics or is dropped.
+#[derive(Debug)]
+pub(crate) struct EndToolsGuard(pub(crate) Arc<LiveSession>);
+
+impl Drop for EndToolsGuard {
+    fn drop(&mut self) {
+        self.0.end_tools();
+    }
+}
+
 /// A call or a prompt in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlightWork {

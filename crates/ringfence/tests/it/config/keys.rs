@@ -69,6 +69,7 @@ max_run_processes = 25
 max_run_open_files = 26
 run_duration = "27s"
 max_run_duration = 28
+max_job_duration = "47s"
 max_run_cpu_duration = 29
 max_fetch_bytes = 33
 max_fetch_text_bytes = 34
@@ -144,7 +145,7 @@ fn every_key_as_json() -> String {
             "max_list_entries": 9, "max_list_bytes": 17, "max_find_results": 10, "max_search_matches": 15, "max_search_bytes": 16,
             "max_delete_names": 11, "max_walk_entries": 12, "max_undo_session_bytes": 18, "max_undo_bytes": 19,
             "max_run_memory_bytes": 20, "max_run_disk_bytes": 21, "max_run_tmp_bytes": 22, "max_run_file_bytes": 23, "max_run_output_bytes": 24, "max_run_processes": 25, "max_run_open_files": 26,
-            "run_duration": "27s", "max_run_duration": 28, "max_run_cpu_duration": 29,
+            "run_duration": "27s", "max_run_duration": 28, "max_job_duration": 47, "max_run_cpu_duration": 29,
             "max_fetch_bytes": 33, "max_fetch_text_bytes": 34, "max_fetch_header_bytes": 35, "max_fetch_redirects": 36,
             "max_fetch_duration": 37, "max_fetch_connect_duration": 38, "max_fetch_first_byte_duration": 39,
             "max_mcp_duration": 40, "max_mcp_bytes": 41, "max_reply_bytes": 42,
@@ -233,6 +234,7 @@ fn check_every_key(settings: &AppSettings) {
         run_open_files: 26,
         run_time: Duration::from_secs(27),
         longest_run_time: Duration::from_secs(28),
+        job_time: Duration::from_secs(47),
         run_cpu_time: Duration::from_secs(29),
         fetch_bytes: 33,
         fetch_text_bytes: 34,

@@ -186,8 +186,8 @@ const CALLS: &[ReferenceCall] = &[
     after_edit("show_change", r#"{"change":"CHANGE"}"#),
     standard("run_code", r#"{"language":"bash","code":"wc -l notes/*; echo butter >> notes/today.md"}"#),
     ReferenceCall {
-        before: &[("run_code", r#"{"code":"sleep 1; echo done","background":true}"#)],
-        ..standard("job_output", r#"{"job":1,"wait":60}"#)
+        before: &[("run_code", r#"{"code":"read name; echo hello $name","background":true}"#)],
+        ..standard("job_output", r#"{"job":1,"input":"you\n","wait":60}"#)
     },
     ReferenceCall {
         before: &[("run_code", r#"{"code":"sleep 60","background":true}"#)],
@@ -199,7 +199,13 @@ const CALLS: &[ReferenceCall] = &[
     codex("exec_command", r#"{"cmd":"sleep 60","yield_time_ms":100}"#),
     gemini("run_shell_command", r#"{"command":"wc -l *","dir_path":"notes"}"#),
     ReferenceCall {
-        before: &[("Bash", r#"{"command":"sleep 1; echo done","run_in_background":true}"#)],
+        before: &[
+            (
+                "Bash",
+                r#"{"command":"python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 8999)).accept()'; echo done","run_in_background":true}"#,
+            ),
+            ("Bash", r#"{"command":"until (exec 3<>/dev/tcp/127.0.0.1/8999) 2>/dev/null; do :; done"}"#),
+        ],
         ..claude("TaskOutput", r#"{"task_id":"1"}"#)
     },
     ReferenceCall {
@@ -211,7 +217,13 @@ const CALLS: &[ReferenceCall] = &[
         ..codex("write_stdin", r#"{"session_id":1,"chars":"you\n","yield_time_ms":30000}"#)
     },
     ReferenceCall {
-        before: &[("run_shell_command", r#"{"command":"sleep 1; echo done","is_background":true}"#)],
+        before: &[
+            (
+                "run_shell_command",
+                r#"{"command":"python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 8999)).accept()'; echo done","is_background":true}"#,
+            ),
+            ("run_shell_command", r#"{"command":"until (exec 3<>/dev/tcp/127.0.0.1/8999) 2>/dev/null; do :; done"}"#),
+        ],
         ..gemini("read_background_output", r#"{"pid":1,"delay_ms":30000}"#)
     },
     ReferenceCall {

@@ -9,6 +9,9 @@ import { loadRequests, loadSessions, may, paused, state, watch } from '../state.
 import { undo } from '../undo.js';
 import { clock } from '../time.js';
 
+/** Milliseconds between looks at background jobs. */
+const JOBS_INTERVAL = 2000;
+
 export function show(place, [id]) {
     const head = el('div', {});
     const jobs = el('div', {});
@@ -32,10 +35,15 @@ export function show(place, [id]) {
             },
             () => {},
         );
-    // Jobs begin, and are read, by calls.
+    // Jobs begin, and are read, by calls; they end by themselves, of which no event tells.
+    let nextLook = 0;
     const drawJobs = async () => {
+        clearTimeout(nextLook);
         const found = session?.ended ? [] : await get(path('sessions', id, 'jobs')).then(got => got.jobs, () => []);
-        if (!isGone) fill(jobs, jobsOf(found));
+        if (isGone) return;
+        fill(jobs, jobsOf(found));
+        clearTimeout(nextLook);
+        if (found.length > 0) nextLook = setTimeout(drawJobs, JOBS_INTERVAL);
     };
     draw();
     drawJobs();
@@ -67,6 +75,7 @@ export function show(place, [id]) {
     });
     return () => {
         isGone = true;
+        clearTimeout(nextLook);
         stream.stop();
         unwatch();
         unhear();
