@@ -52,6 +52,7 @@ pub(crate) fn register(registry: &mut ToolRegistry, runner: Arc<ProgramRunner>) 
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct JobOutputArgs {
+    /// Job number.
     #[serde(deserialize_with = "job_number")]
     #[schemars(with = "u64")]
     job: u64,
@@ -67,6 +68,7 @@ struct JobOutputArgs {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StopJobArgs {
+    /// Job number.
     #[serde(deserialize_with = "job_number")]
     #[schemars(with = "u64")]
     job: u64,

@@ -68,10 +68,13 @@ struct RunCodeArgs {
     /// bash if omitted.
     #[serde(default = "bash")]
     language: ScriptLanguage,
+    /// Program text.
     #[serde(alias = "command", alias = "cmd")]
     code: String,
+    /// Arguments.
     #[serde(default, deserialize_with = "strings")]
     args: Vec<String>,
+    /// Environment variables.
     #[serde(default)]
     env: BTreeMap<String, String>,
     /// Timeout in seconds.

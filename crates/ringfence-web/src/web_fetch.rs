@@ -50,9 +50,12 @@ struct WebFetchTool {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WebFetchStandardArgs {
+    /// Web address.
     url: String,
+    /// HTTP method.
     #[serde(default)]
     method: FetchMethod,
+    /// Request headers.
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// Body of a `POST`.

@@ -108,7 +108,8 @@ fn schema_object(schema: &Value, prepare: fn(&mut Value)) -> Arc<JsonObject> {
 }
 
 /// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false,
-/// null or empty, and that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
+/// null or empty, descriptions of a word or two, which repeat the name of the field, and that unknown fields are refused,
+/// which the refusal says. Every session pays for each byte of the list.
 fn compact_schema(schema: &mut Value) {
     drop_widths(schema);
     drop_silent_keywords(schema);
@@ -127,6 +128,10 @@ fn drop_silent_keywords(schema: &mut Value) {
             let is_empty = |value: &Value| [json!(false), json!(null), json!([]), json!({})].contains(value);
             if fields.contains_key("type") && fields.get("default").is_some_and(is_empty) {
                 fields.remove("default");
+            }
+            let is_name = |text: &Value| text.as_str().is_some_and(|text| text.split_whitespace().count() <= 2);
+            if fields.contains_key("type") && fields.get("description").is_some_and(is_name) {
+                fields.remove("description");
             }
             if fields.contains_key("type") && fields.get("additionalProperties") == Some(&Value::Bool(false)) {
                 fields.remove("additionalProperties");
