@@ -6,6 +6,7 @@
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
+mod anchors;
 mod apply;
 mod header;
 mod hunk;
