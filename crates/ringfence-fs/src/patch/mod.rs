@@ -33,6 +33,14 @@ pub(crate) struct FilePatch {
     pub(crate) hunks: Vec<PatchHunk>,
 }
 
+impl FilePatch {
+    /// It moves or deletes a file whatever is in it, text or not.
+    pub(crate) fn takes_any_contents(&self) -> bool {
+        let goes = self.moved_to.is_some() || self.change == PatchKind::Delete;
+        self.format == PatchFormat::V4a && self.hunks.is_empty() && goes
+    }
+}
+
 /// A format of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchFormat {

@@ -168,14 +168,17 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
 
 /// The text of a file that is about to be changed.
 fn read_text(target: &WriteTarget, old: &FileToReplace, cx: &CallContext<'_>) -> Result<String, ToolError> {
+    decode_text(read_bytes(target, old, cx)?, false, &target.shown)
+}
+
+/// The contents of a file that is about to be changed.
+fn read_bytes(target: &WriteTarget, old: &FileToReplace, cx: &CallContext<'_>) -> Result<Vec<u8>, ToolError> {
     let what = format!("`{}`", target.shown);
     check_size(&what, "max_appended_file_bytes", old.stat.size, cx.limits.appended_file_bytes)?;
     if old.stat.denies_read() {
         return Err(errno_error(Errno::ACCESS, &target.shown));
     }
-    let bytes =
-        read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| errno_error(errno, &target.shown))?;
-    decode_text(bytes, false, &target.shown)
+    read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| errno_error(errno, &target.shown))
 }
 
 /// A pattern for paths below a directory. Without a slash it is for names, at any depth.
