@@ -242,12 +242,12 @@ impl Invocation {
         accesses: &[ResourceAccess],
         result: Result<RenderedReply, ToolError>,
     ) -> Result<ToolReply, HostError> {
-        let call_id = self.call.id.clone();
         let reply = match result {
             Ok(RenderedReply { value, text }) => {
+                let call_id = self.call.id.clone();
                 ToolReply { call_id, outcome: Ok(value), text: self.bounded_text(text), suspended: None }
             }
-            Err(error) => ToolReply::from_error(&call_id, error, self.session.dialect),
+            Err(error) => self.error_reply(&error),
         };
         let duration = self.started.elapsed();
         self.record(accesses, AuditEvent::End { outcome: reply.outcome.as_ref(), reply: &reply.text, duration })
@@ -273,7 +273,8 @@ impl Invocation {
     }
 
     pub(crate) fn error_reply(&self, error: &ToolError) -> ToolReply {
-        ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect)
+        let reply = ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect);
+        ToolReply { text: self.bounded_text(reply.text), ..reply }
     }
 
     pub(crate) fn record(&self, accesses: &[ResourceAccess], event: AuditEvent<'_>) -> Result<(), AuditSinkError> {

@@ -104,11 +104,7 @@ struct ChangedFile {
 }
 
 impl ChangedFile {
-    /// The contents that a session leaves are contents that it has seen.
     fn new(shown: String, written: &WriteResult, ticket: &Ticket<'_>) -> Self {
-        if let (Some(digest), Some(memory)) = (written.digest, ticket.context().memory()) {
-            memory.seen.add(digest.bytes());
-        }
         Self {
             path: shown,
             size: written.size,
@@ -144,6 +140,13 @@ impl ModelText for ChangedFile {
             text.push_str(&format!("\n[on other systems {other} would be the same file]"));
         }
         text
+    }
+}
+
+/// Notes that the session has seen the contents that a call left: it sent all of them, or had seen those before.
+fn remember_contents(written: &WriteResult, cx: &CallContext<'_>) {
+    if let (Some(digest), Some(memory)) = (written.digest, cx.memory()) {
+        memory.seen.add(digest.bytes());
     }
 }
 
