@@ -105,7 +105,7 @@ impl OutputStore {
             return text;
         }
         let text = with_short_lines(&text);
-        let kept = start_of_lines(&text, MAX_TOTAL_BYTES);
+        let kept = if text.len() <= MAX_TOTAL_BYTES { &*text } else { start_of_lines(&text, MAX_TOTAL_BYTES) };
         let id = self.insert(kept);
         let head = start_of_lines(kept, limit.saturating_sub(NOTE_BYTES));
         let (shown, total) = (head.lines().count(), kept.lines().count());
@@ -236,7 +236,10 @@ mod tests {
         assert!(kept.lines().all(|line| line.len() <= MAX_LINE_BYTES));
         assert_eq!(kept.lines().count(), 5);
         assert_eq!(kept.replace('\n', ""), text.replace('\n', ""));
-        // The line to go on from is one of the kept text.
+        // A last line without its end is kept too, and the line to go on from is one of the kept text.
+        let shown = outputs.bounded_start("line\n".repeat(100) + "end", 300);
+        let id = shown.split_once("go on in ").unwrap().1.split(' ').next().unwrap();
+        assert!(outputs.get(id).unwrap().text.ends_with("line\nend"));
         let shown = outputs.bounded_start(text, 32_000);
         let (lines, note) = shown.rsplit_once('\n').unwrap();
         assert!(note.starts_with("[lines 1–2 of 5; go on in @output/"), "{note}");

@@ -106,6 +106,11 @@ impl LineComparer {
 }
 
 impl IndentShift {
+    /// The file has one space more, as many as a mark of context has.
+    pub(crate) fn is_one_space(&self) -> bool {
+        matches!(self, Self::Add(more) if more == " ")
+    }
+
     fn matches(&self, there: &str, line: &str) -> bool {
         match self {
             Self::None => there == line,

@@ -282,6 +282,9 @@ impl<'t> HunkLocator<'t> {
         let Some(LineMatch { first, shift }) = found.only() else {
             return Err(self.ambiguous_error(number, hunk, &starts));
         };
+        if hunk.removed == 0 && shift.is_one_space() {
+            return Err(self.context_mark_error(number));
+        }
         let mut lines = self.text.split_inclusive('\n');
         let eol = if lines.clone().next().is_some_and(|line| line.ends_with("\r\n")) { "\r\n" } else { "\n" };
         let at: usize = lines.by_ref().take(first).map(str::len).sum();
@@ -633,6 +636,15 @@ impl<'t> HunkLocator<'t> {
             None => "read the file again and regenerate the diff",
         };
         error.hint(advice).detail("hunk", number)
+    }
+
+    /// All lines of context have one space less than the file: they may be shifted, or only lack their mark, and then the
+    /// new lines are not shifted with them.
+    fn context_mark_error(&self, number: usize) -> ToolError {
+        let message = format!("the context of hunk {number} has one space less than `{}` has", self.shown);
+        ToolError::new(ErrorKind::EditNotFound, message)
+            .hint("start each line of context with a space, before its own indentation")
+            .detail("hunk", number)
     }
 
     /// The line is that of an anchor which the file has: nothing above it is meant.

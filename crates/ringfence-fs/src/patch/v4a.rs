@@ -453,6 +453,23 @@ mod tests {
     }
 
     #[test]
+    fn context_that_may_lack_its_mark_does_not_shift_new_lines() {
+        // Either the hunk is shifted by one space, or the space in front of its context is that of the line itself.
+        check_applied(
+            "fn f() {\n    a();\n    b();\n}\n",
+            "@@\n    a();\n+    x();\n    b();\n",
+            expect![
+                "the context of hunk 1 has one space less than `f` has; start each line of context with a space, before its own indentation"
+            ],
+        );
+        check_applied(
+            "fn f() {\n    a();\n    b();\n}\n",
+            "@@\n   a();\n+  x();\n   b();\n",
+            expect![[r#""fn f() {\n    a();\n    x();\n    b();\n}\n""#]],
+        );
+    }
+
+    #[test]
     fn a_relaxed_match_that_the_new_lines_do_not_fit_is_one_too() {
         // Line 1 has less indentation than the new line has.
         check_applied(
