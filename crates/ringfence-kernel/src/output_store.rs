@@ -22,8 +22,8 @@ pub const OUTPUT_PREFIX: &str = "@output/";
 const MAX_OUTPUTS: usize = 16;
 const MAX_TOTAL_BYTES: usize = 8 << 20;
 
-/// Longest line of a kept text, in bytes: the read tool shows whole lines, and so much fits into a result.
-const MAX_LINE_BYTES: usize = 16_000;
+/// Longest line of a kept text, in bytes: the read tool shows whole lines, and several of these fit into a result.
+const MAX_LINE_BYTES: usize = 4000;
 
 /// Longest note about an omission.
 const NOTE_BYTES: usize = 200;
@@ -234,7 +234,7 @@ mod tests {
         let path = shown.split_once("the whole output is ").unwrap().1.split(']').next().unwrap();
         let kept = outputs.get(path).unwrap().text;
         assert!(kept.lines().all(|line| line.len() <= MAX_LINE_BYTES));
-        assert_eq!(kept.lines().count(), 5);
+        assert_eq!(kept.lines().count(), 12);
         assert_eq!(kept.replace('\n', ""), text.replace('\n', ""));
         // A last line without its end is kept too, and the line to go on from is one of the kept text.
         let shown = outputs.bounded_start("line\n".repeat(100) + "end", 300);
@@ -242,8 +242,8 @@ mod tests {
         assert!(outputs.get(id).unwrap().text.ends_with("line\nend"));
         let shown = outputs.bounded_start(text, 32_000);
         let (lines, note) = shown.rsplit_once('\n').unwrap();
-        assert!(note.starts_with("[lines 1–2 of 5; go on in @output/"), "{note}");
-        assert_eq!(lines.lines().count(), 2);
+        assert!(note.starts_with("[lines 1–8 of 12; go on in @output/"), "{note}");
+        assert_eq!(lines.lines().count(), 8);
     }
 
     #[test]

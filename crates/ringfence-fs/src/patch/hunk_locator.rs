@@ -88,13 +88,15 @@ struct RankedMatches<M> {
     matches: Vec<M>,
     /// There are matches above the anchors.
     is_above: bool,
+    /// There are matches of a lower rank.
+    has_lower: bool,
     /// The search ended before the end of the text, so that there may be others.
     is_cut: bool,
 }
 
 impl<M> Default for RankedMatches<M> {
     fn default() -> Self {
-        Self { best: MatchRank::default(), matches: Vec::new(), is_above: false, is_cut: false }
+        Self { best: MatchRank::default(), matches: Vec::new(), is_above: false, has_lower: false, is_cut: false }
     }
 }
 
@@ -104,6 +106,7 @@ impl<M> RankedMatches<M> {
             PositionVerdict::Taken => {}
             PositionVerdict::AboveAnchor => self.is_above = true,
             PositionVerdict::Free(rank) => {
+                self.has_lower |= rank < self.best || (rank > self.best && !self.matches.is_empty());
                 if rank > self.best {
                     self.matches.clear();
                 }
@@ -120,9 +123,10 @@ impl<M> RankedMatches<M> {
         self.best == MatchRank::BEST && self.matches.len() > MOST_LINES
     }
 
-    /// The match, if it is the only one.
-    fn only(mut self) -> Option<M> {
-        self.matches.pop().filter(|_| self.matches.is_empty() && !self.is_cut)
+    /// The match, if it is the only one that a hunk can mean. One that the patch has twice may mean two.
+    fn only_for(mut self, hunk: &PatchHunk) -> Option<M> {
+        let has_other = self.is_cut || (hunk.is_repeated && (self.has_lower || self.is_above));
+        self.matches.pop().filter(|_| self.matches.is_empty() && !has_other)
     }
 }
 
@@ -264,7 +268,7 @@ impl<'t> HunkLocator<'t> {
     ) -> Result<HunkMatch, ToolError> {
         let differs_in_ends = found.matches.len() == 1 && self.matches_without_ends(hunk) > 1;
         let starts: Vec<usize> = found.matches.iter().map(|fit| fit.start.lines).collect();
-        match found.only() {
+        match found.only_for(hunk) {
             Some(only) if !differs_in_ends => Ok(only),
             _ => Err(self.ambiguous_error(number, hunk, &starts)),
         }
@@ -279,7 +283,7 @@ impl<'t> HunkLocator<'t> {
         found: RankedMatches<LineMatch>,
     ) -> Result<HunkMatch, ToolError> {
         let starts: Vec<usize> = found.matches.iter().map(|place| place.first).collect();
-        let Some(LineMatch { first, shift }) = found.only() else {
+        let Some(LineMatch { first, shift }) = found.only_for(hunk) else {
             return Err(self.ambiguous_error(number, hunk, &starts));
         };
         if hunk.removed == 0 && shift.is_one_space() {
@@ -586,6 +590,12 @@ impl<'t> HunkLocator<'t> {
 
     fn ambiguous_error(&self, number: usize, hunk: &PatchHunk, starts: &[usize]) -> ToolError {
         let lines: Vec<usize> = starts.iter().take(MOST_LINES).map(|start| start + 1).collect();
+        if hunk.is_repeated && starts.len() == 1 {
+            let message =
+                format!("hunk {number} is in the patch twice, and may be for several places in `{}`", self.shown);
+            let error = ToolError::new(ErrorKind::AmbiguousEdit, message);
+            return error.hint("add context lines to each").detail("hunk", number).detail("lines", lines);
+        }
         let listed = lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         let more = if starts.len() > MOST_LINES { " and more" } else { "" };
         let (shown, called) = (self.shown, Self::hunk_label(hunk));

@@ -15,7 +15,7 @@ mod lines;
 mod parse;
 mod v4a;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 pub(crate) use apply::{HunkPlacement, apply};
 pub(crate) use parse::parse;
@@ -73,6 +73,8 @@ pub(crate) struct PatchHunk {
     context_above: bool,
     /// It ends with a line of context.
     context_below: bool,
+    /// The patch has it more than once.
+    is_repeated: bool,
 }
 
 /// The lines of a hunk in one of the two texts, with their ends.
@@ -90,11 +92,21 @@ impl HunkSide {
 }
 
 impl PatchHunk {
-    /// The same hunk once more, at the same line, is the same change.
+    /// The same hunk once more, at the same line or where there is one place for it, is the same change.
     fn without_repetitions(hunks: Vec<Self>) -> Vec<Self> {
-        let mut seen = HashSet::new();
-        let first: Vec<bool> = hunks.iter().map(|hunk| seen.insert(hunk)).collect();
-        hunks.into_iter().zip(first).filter_map(|(hunk, first)| first.then_some(hunk)).collect()
+        let mut kept: Vec<Self> = Vec::with_capacity(hunks.len());
+        let mut places: HashMap<Self, usize> = HashMap::new();
+        for hunk in hunks {
+            let hunk = Self { is_repeated: false, ..hunk };
+            match places.get(&hunk) {
+                Some(first) => kept[*first].is_repeated = true,
+                None => {
+                    places.insert(hunk.clone(), kept.len());
+                    kept.push(hunk);
+                }
+            }
+        }
+        kept
     }
 
     /// Number of lines of the old text before it, by its header.

@@ -411,6 +411,17 @@ mod tests {
     }
 
     #[test]
+    fn a_hunk_that_is_there_twice_is_not_dropped_where_it_may_mean_two_places() {
+        let hunk = "@@\n-x\n+y\n";
+        check_applied("a\nx\nb\n", &hunk.repeat(2), expect![[r#""a\ny\nb\n""#]]);
+        check_applied(
+            "x\nm\nx\n",
+            &["@@\n-m\n+n\n", &hunk.repeat(2)].concat(),
+            expect!["hunk 2 is in the patch twice, and may be for several places in `f`; add context lines to each"],
+        );
+    }
+
+    #[test]
     fn the_end_of_a_file_goes_before_an_exact_match_elsewhere() {
         check_applied("a\nb\na \n", "@@\n-a\n+c\n*** End of File\n", expect![[r#""a\nb\nc\n""#]]);
         check_applied("a\r\nb", "@@\n+c\n*** End of File\n", expect![[r#""a\r\nb\r\nc""#]]);
