@@ -12,6 +12,7 @@ mod header;
 mod hunk;
 mod hunk_locator;
 mod lines;
+mod match_rank;
 mod parse;
 mod v4a;
 
@@ -126,3 +127,5 @@ mod fuzz;
 mod malformed;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod v4a_properties;
