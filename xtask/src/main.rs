@@ -17,6 +17,7 @@ mod bench_write;
 mod browser;
 mod clients;
 mod conformance;
+mod diffs;
 mod doc_markers;
 #[cfg(test)]
 mod docs_links;
@@ -82,6 +83,7 @@ const USAGE: &str =
                test our server with real clients and a scripted model, the official Python SDK and the Inspector: do
                files and errors reach the model; downloads them on the first run
   conformance  run the official MCP conformance suite against our server; downloads it on the first run
+  diffs        apply changes of this repository's history, in the forms that models write diffs in, and compare the files
   fuzz         run all or the named fuzz targets, for a minute or N seconds each; failing inputs are minimized
                and added to the corpus
   faults       inject kills, failing system calls, power cuts and more into every tool, and check the state afterwards;
@@ -124,6 +126,7 @@ fn main() -> ExitCode {
         ["bench", "search"] => bench_search::run(None),
         ["bench", "search", tree] => bench_search::run(Some(tree)),
         ["conformance"] => conformance::run(),
+        ["diffs"] => diffs::run(),
         ["fuzz", ref rest @ ..] => fuzz::run(rest),
         ["faults", ref words @ ..] => faults::run(words),
         ["docs"] => {

@@ -292,7 +292,7 @@ fn make_workspace(files: &Path) -> std::io::Result<()> {
 }
 
 /// A server that shook hands.
-struct SurfaceServer {
+pub(crate) struct SurfaceServer {
     _process: ChildGuard,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -300,7 +300,7 @@ struct SurfaceServer {
 }
 
 impl SurfaceServer {
-    fn start(dialect: &str, base: &Path) -> Option<Self> {
+    pub(crate) fn start(dialect: &str, base: &Path) -> Option<Self> {
         let mut command = Command::new(root().join("target/debug/ringfence"));
         command.args(["mcp", "--preset", "edits", "--dialect", dialect, "--workspace"]).arg(base.join("files"));
         command.env("RINGFENCE_STATE_DIR", base.join("state")).env("HOME", base);
@@ -316,7 +316,7 @@ impl SurfaceServer {
     }
 
     /// The result of a request; nothing if the protocol refuses it.
-    fn request(&mut self, method: &str, params: &Value) -> Option<Value> {
+    pub(crate) fn request(&mut self, method: &str, params: &Value) -> Option<Value> {
         self.last_id += 1;
         let id = self.last_id;
         writeln!(self.input, "{}", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).ok()?;

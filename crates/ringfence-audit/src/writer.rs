@@ -281,12 +281,21 @@ impl AuditLog {
         let Some(end) = state.end.as_mut().filter(|end| end.length >= self.segment_bytes) else { return Ok(()) };
         // No later flush covers it, and the next segment goes on from its last record.
         fdatasync(end.file.fd())?;
-        end.segment += 1;
-        end.name = segment_name(end.segment);
-        end.file = self.open_segment(end.segment)?;
-        end.id = file_id(end.file.fd())?;
-        end.length = 0;
-        self.write_line(state, &AuditLine::event("genesis"))
+        let segment = end.segment + 1;
+        let file = self.open_segment(segment)?;
+        let id = file_id(file.fd())?;
+        // Only now: an error leaves the end where it is, and the next record tries again.
+        let next = ChainTail {
+            segment,
+            name: segment_name(segment),
+            file,
+            id,
+            length: 0,
+            seq: end.seq,
+            hash: end.hash.clone(),
+        };
+        let full = std::mem::replace(end, next);
+        self.write_line(state, &AuditLine::event("genesis")).inspect_err(|_| state.end = Some(full))
     }
 
     fn write_line(&self, state: &mut AuditWriterState, line: &AuditLine<'_>) -> io::Result<()> {

@@ -114,6 +114,11 @@ impl<'a> FileContents<'a> {
         Self { size: bytes.len() as u64, digest: Some(Digest::of(bytes)), bytes: Some(Cow::Borrowed(bytes)) }
     }
 
+    /// The bytes, if they were read.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_deref()
+    }
+
     pub(crate) fn text(&self) -> Option<&str> {
         let text = std::str::from_utf8(self.bytes.as_deref()?).ok()?;
         if text.contains('\0') { None } else { Some(text) }

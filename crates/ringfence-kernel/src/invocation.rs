@@ -255,13 +255,13 @@ impl Invocation {
         accesses: &[ResourceAccess],
         result: Result<RenderedReply, ToolError>,
     ) -> Result<ToolReply, HostError> {
-        let call_id = self.call.id.clone();
         let reply = match result {
             Ok(RenderedReply { value, text }) => {
-                let text = if value.is_text() { self.bounded_text(text) } else { text };
-                ToolReply { call_id, outcome: Ok(value), text, suspended: None }
+                let is_for_model = value.is_text() && self.shows_model_text();
+                let text = if is_for_model { self.bounded_text(text) } else { text };
+                ToolReply { call_id: self.call.id.clone(), outcome: Ok(value), text, suspended: None }
             }
-            Err(error) => ToolReply::from_error(&call_id, error, self.session.dialect),
+            Err(error) => self.error_reply(&error),
         };
         let duration = self.started.elapsed();
         self.record(accesses, AuditEvent::End { outcome: reply.outcome.as_ref(), reply: &reply.text, duration })
@@ -269,13 +269,14 @@ impl Invocation {
         Ok(reply)
     }
 
-    /// A text for a model, which gets no more than it can take; the rest is kept. Programs get the texts of the other
-    /// dialects whole.
+    /// Whether replies are texts for a model. Programs get those of the other sessions whole.
+    fn shows_model_text(&self) -> bool {
+        self.session.dialect.is_model_family() || self.session.replies == ReplyForm::ModelText
+    }
+
+    /// A text for a model, which gets no more than it can take; the rest is kept.
     fn bounded_text(&self, text: String) -> String {
-        match self.session.dialect.is_model_family() || self.session.replies == ReplyForm::ModelText {
-            true => self.session.memory.outputs.bounded_start(text, MODEL_TEXT_BYTES),
-            false => text,
-        }
+        self.session.memory.outputs.bounded_start(text, MODEL_TEXT_BYTES)
     }
 
     pub(crate) fn record_overdue(&self, why: AbandonReason, subject: Option<&str>) -> Result<ToolReply, HostError> {
@@ -287,7 +288,12 @@ impl Invocation {
     }
 
     pub(crate) fn error_reply(&self, error: &ToolError) -> ToolReply {
-        ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect)
+        let reply = ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect);
+        match self.session.dialect.is_model_family() {
+            true => ToolReply { text: self.bounded_text(reply.text), ..reply },
+            // A program reads it, or a frontend that renders the error itself.
+            false => reply,
+        }
     }
 
     pub(crate) fn record(&self, accesses: &[ResourceAccess], event: AuditEvent<'_>) -> Result<(), AuditSinkError> {

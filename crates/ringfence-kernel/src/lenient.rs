@@ -10,18 +10,24 @@ use serde::de::{DeserializeOwned, Error, Unexpected};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// A number or a flag, or the same in a string.
+/// A number or a flag that has a default, or the same in a string. Null means the default.
 pub fn scalar<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    T: DeserializeOwned,
+    T: DeserializeOwned + Default,
 {
-    let value = Value::deserialize(deserializer)?;
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(T::default()),
+        value => parse_value(value).map_err(D::Error::custom),
+    }
+}
+
+fn parse_value<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     let parsed = match &value {
         Value::String(text) => parse_scalar(text),
         _ => None,
     };
-    serde_json::from_value(parsed.unwrap_or(value)).map_err(D::Error::custom)
+    serde_json::from_value(parsed.unwrap_or(value))
 }
 
 /// The same for an argument that can be left out. Null and an empty string mean that it was.
@@ -33,7 +39,7 @@ where
     match Value::deserialize(deserializer)? {
         Value::Null => Ok(None),
         Value::String(text) if text.is_empty() => Ok(None),
-        value => scalar(value).map(Some).map_err(D::Error::custom),
+        value => parse_value(value).map(Some).map_err(D::Error::custom),
     }
 }
 
@@ -95,6 +101,7 @@ mod tests {
         let all = |all| Some(Args { all, ..Args::default() });
         check(json!({"all": "true"}), all(true));
         check(json!({"all": "False"}), all(false));
+        check(json!({"all": null}), all(false));
         check(json!({"all": "yes"}), None);
         check(json!({"all": "1"}), None);
     }

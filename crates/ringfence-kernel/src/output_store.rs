@@ -5,6 +5,7 @@
 //!
 //! Not here: reading an output by lines, which is the read tool's.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub const OUTPUT_PREFIX: &str = "@output/";
 
 const MAX_OUTPUTS: usize = 16;
 const MAX_TOTAL_BYTES: usize = 8 << 20;
+
+/// Longest line of a kept text, in bytes: the read tool shows whole lines, and several of these fit into a result.
+const MAX_LINE_BYTES: usize = 4000;
 
 /// Longest note about an omission.
 const NOTE_BYTES: usize = 200;
@@ -55,9 +59,14 @@ pub struct KeptOutput {
 }
 
 impl OutputStore {
-    /// Keeps a text. The oldest ones go where there are too many.
+    /// Keeps a text; of one that is too long for the store, the end. Lines that no result has room for become several.
+    /// The oldest texts go where there are too many.
     pub fn keep(&self, text: &str) -> OutputId {
-        let text = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_TOTAL_BYTES))..];
+        let text = with_short_lines(text);
+        self.insert(&text[text.ceil_char_boundary(text.len().saturating_sub(MAX_TOTAL_BYTES))..])
+    }
+
+    fn insert(&self, text: &str) -> OutputId {
         let mut kept = self.kept.lock();
         let id = new_output_id(&kept);
         kept.push_back(KeptOutput { id, text: Arc::from(text), time: SystemTime::now() });
@@ -85,21 +94,26 @@ impl OutputStore {
         let tail = end_of_lines(&text, room - room / 4);
         let omitted = text.len() - head.len() - tail.len();
         let gap = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
-        format!("{head}{gap}[{omitted} bytes omitted; the whole output is {id}]\n{tail}")
+        let kept = if text.len() > MAX_TOTAL_BYTES { "the end of the output" } else { "the whole output" };
+        format!("{head}{gap}[{omitted} bytes omitted; {kept} is {id}]\n{tail}")
     }
 
-    /// A text of at most `limit` bytes: of a longer one the start, and a line that says where to go on.
+    /// A text of at most `limit` bytes: of a longer one the start, and a line that says where to go on. Of one that is too
+    /// long for the store, the start is kept.
     pub fn bounded_start(&self, text: String, limit: usize) -> String {
         if text.len() <= limit {
             return text;
         }
-        let id = self.keep(&text);
-        let head = start_of_lines(&text, limit.saturating_sub(NOTE_BYTES));
-        let (shown, total) = (head.lines().count(), text.lines().count());
+        let text = with_short_lines(&text);
+        let kept = if text.len() <= MAX_TOTAL_BYTES { &*text } else { start_of_lines(&text, MAX_TOTAL_BYTES) };
+        let id = self.insert(kept);
+        let head = start_of_lines(kept, limit.saturating_sub(NOTE_BYTES));
+        let (shown, total) = (head.lines().count(), kept.lines().count());
+        let more = if kept.len() < text.len() { " and more" } else { "" };
         if head.ends_with('\n') {
-            return format!("{head}[lines 1–{shown} of {total}; go on in {id} from line {}]", shown + 1);
+            return format!("{head}[lines 1–{shown} of {total}{more}; go on in {id} from line {}]", shown + 1);
         }
-        format!("{head}\n[the first {} of {} bytes; the whole text is {id}]", head.len(), text.len())
+        format!("{head}\n[the first {} of {} bytes; the whole text is {id}]", head.len(), kept.len())
     }
 }
 
@@ -134,6 +148,25 @@ fn total_bytes(kept: &VecDeque<KeptOutput>) -> usize {
     kept.iter().map(|output| output.text.len()).sum()
 }
 
+/// The text with newlines in lines that are too long.
+fn with_short_lines(text: &str) -> Cow<'_, str> {
+    if text.split_inclusive('\n').all(|line| line.len() <= MAX_LINE_BYTES) {
+        return text.into();
+    }
+    let mut broken = String::with_capacity(text.len() + text.len() / MAX_LINE_BYTES + 1);
+    for mut line in text.split_inclusive('\n') {
+        // The newline of the line itself does not count.
+        while line.len() > MAX_LINE_BYTES + 1 {
+            let (start, rest) = line.split_at(line.floor_char_boundary(MAX_LINE_BYTES));
+            broken.push_str(start);
+            broken.push('\n');
+            line = rest;
+        }
+        broken.push_str(line);
+    }
+    broken.into()
+}
+
 /// At most `most` bytes from the start: whole lines, where those are not too few.
 fn start_of_lines(text: &str, most: usize) -> &str {
     let start = &text[..text.floor_char_boundary(most)];
@@ -160,7 +193,7 @@ fn end_of_lines(text: &str, most: usize) -> &str {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{MAX_OUTPUTS, MAX_TOTAL_BYTES, OutputStore};
+    use super::{MAX_LINE_BYTES, MAX_OUTPUTS, MAX_TOTAL_BYTES, OutputStore};
 
     #[test]
     fn both_ends_of_a_long_output_are_shown_and_the_whole_is_kept() {
@@ -191,6 +224,42 @@ mod tests {
         );
         let shown = outputs.bounded_start("x".repeat(1000), 300);
         assert!(shown.starts_with(&format!("{}\n[the first 100 of 1000 bytes; the whole", "x".repeat(100))), "{shown}");
+    }
+
+    #[test]
+    fn a_line_that_no_result_has_room_for_is_kept_as_several() {
+        let outputs = OutputStore::default();
+        let text = format!("a\n{}\nb\n", "ü".repeat(20_000));
+        let shown = outputs.bounded(text.clone(), 1000);
+        let path = shown.split_once("the whole output is ").unwrap().1.split(']').next().unwrap();
+        let kept = outputs.get(path).unwrap().text;
+        assert!(kept.lines().all(|line| line.len() <= MAX_LINE_BYTES));
+        assert_eq!(kept.lines().count(), 12);
+        assert_eq!(kept.replace('\n', ""), text.replace('\n', ""));
+        // A last line without its end is kept too, and the line to go on from is one of the kept text.
+        let shown = outputs.bounded_start("line\n".repeat(100) + "end", 300);
+        let id = shown.split_once("go on in ").unwrap().1.split(' ').next().unwrap();
+        assert!(outputs.get(id).unwrap().text.ends_with("line\nend"));
+        let shown = outputs.bounded_start(text, 32_000);
+        let (lines, note) = shown.rsplit_once('\n').unwrap();
+        assert!(note.starts_with("[lines 1–8 of 12; go on in @output/"), "{note}");
+        assert_eq!(lines.lines().count(), 8);
+    }
+
+    #[test]
+    fn of_a_text_that_is_too_long_the_part_is_kept_that_the_note_names() {
+        let outputs = OutputStore::default();
+        let text: String = (1..=2_000_000).map(|number| format!("{number}\n")).collect();
+        assert!(text.len() > MAX_TOTAL_BYTES);
+        let shown = outputs.bounded_start(text.clone(), 1000);
+        let (lines, note) = shown.rsplit_once('\n').unwrap();
+        let count = lines.lines().count();
+        let path = note.split_once("go on in ").unwrap().1.split(' ').next().unwrap();
+        let kept = outputs.get(path).unwrap().text;
+        assert!(note.contains(&format!(" of {} and more; ", kept.lines().count())), "{note}");
+        assert!(note.ends_with(&format!(" from line {}]", count + 1)), "{note}");
+        assert_eq!(kept.lines().nth(count).unwrap(), (count + 1).to_string());
+        assert!(outputs.bounded(text, 1000).contains("bytes omitted; the end of the output is @output/"));
     }
 
     #[test]

@@ -354,6 +354,22 @@ fn several_logs_append_to_one_chain_and_segments_follow_each_other() {
 }
 
 #[test]
+fn a_next_segment_that_cannot_be_opened_is_tried_again() {
+    let state = tempfile::tempdir().unwrap();
+    let log = AuditLog::open(state.path()).unwrap().with_segment_bytes(1);
+    let next = state.path().join("audit/000002.jsonl");
+    std::fs::create_dir(&next).unwrap();
+    let fails = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| call(&log, "1"))).is_err();
+    assert!(fails() && fails());
+    std::fs::remove_dir(&next).unwrap();
+    call(&log, "2");
+    drop(log);
+    let verified = verify(state.path(), &[]).unwrap();
+    assert_eq!(verified.records as usize, records(state.path()).len());
+    assert!(next.exists());
+}
+
+#[test]
 fn caller_supplied_text_is_truncated_in_a_record() {
     let state = tempfile::tempdir().unwrap();
     let long = "\u{1}".repeat(3 << 20);

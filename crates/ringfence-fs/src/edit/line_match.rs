@@ -40,29 +40,33 @@ pub(crate) struct RelaxedHunk<'a> {
     pub(crate) new: &'a str,
 }
 
-/// Where lines of a file match `old` by a relaxation, at most `most` places. A text without a line that has more than
-/// blanks matches nothing.
-pub(crate) fn find_lines(file: &[&str], old: &str, relaxation: TextRelaxation, most: usize) -> Vec<LineMatch> {
+/// The search was given up: what it did not look at could match too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LineSearchError;
+
+/// Visits every place where lines of a file match `old` by a relaxation, until the visitor has enough. A text without a
+/// line that has more than blanks matches nothing.
+pub(crate) fn find_lines(
+    file: &[&str],
+    old: &str,
+    relaxation: TextRelaxation,
+    mut has_enough: impl FnMut(LineMatch) -> bool,
+) -> Result<(), LineSearchError> {
     let wanted: Vec<&str> = old.split_inclusive('\n').map(line_body).collect();
-    let Some(anchor) = wanted.iter().position(|line| !line.trim().is_empty()) else { return Vec::new() };
+    let Some(anchor) = wanted.iter().position(|line| !line.trim().is_empty()) else { return Ok(()) };
     let comparer = LineComparer { relaxation };
     let mut left = MOST_COMPARED;
-    let mut found = Vec::new();
     for first in 0..(file.len() + 1).saturating_sub(wanted.len()) {
         let Some(shift) = comparer.shift_of(line_body(file[first + anchor]), wanted[anchor]) else { continue };
         let pairs = file[first..].iter().map(|line| line_body(line)).zip(&wanted);
         let mut compared = 0;
         let matches = pairs.inspect(|_| compared += 1).all(|(there, line)| comparer.matches(there, line, &shift));
-        if matches {
-            found.push(LineMatch { first, shift });
-        }
-        left = left.saturating_sub(compared);
-        if found.len() >= most || left == 0 {
+        left = left.checked_sub(compared).ok_or(LineSearchError)?;
+        if matches && has_enough(LineMatch { first, shift }) {
             break;
         }
     }
-    // Matches that were not looked for could be others.
-    if left == 0 { Vec::new() } else { found }
+    Ok(())
 }
 
 struct LineComparer {
@@ -102,6 +106,11 @@ impl LineComparer {
 }
 
 impl IndentShift {
+    /// The file has one space more, as many as a mark of context has.
+    pub(crate) fn is_one_space(&self) -> bool {
+        matches!(self, Self::Add(more) if more == " ")
+    }
+
     fn matches(&self, there: &str, line: &str) -> bool {
         match self {
             Self::None => there == line,

@@ -11,7 +11,7 @@ mod nearest;
 mod text_match;
 mod typography;
 
-pub(crate) use line_match::{LineMatch, RelaxedHunk, find_lines};
+pub(crate) use line_match::{LineMatch, LineSearchError, RelaxedHunk, find_lines};
 pub(crate) use nearest::nearest_lines;
 pub(crate) use text_match::{TextMatch, TextMatchError, find_relaxed, replacement_with_endings};
 

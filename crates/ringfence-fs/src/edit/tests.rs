@@ -14,7 +14,8 @@ use crate::edit::{TextMatch, TextMatchError, TextRelaxation, find_relaxed, neare
 fn edited(text: &str, old: &str, new: &str) -> String {
     match find_relaxed(text, old, new) {
         Ok(found) => format!("{:?} {:?}", replaced(text, &found), found.relaxations),
-        Err(TextMatchError::NotFound) => "not found".to_owned(),
+        Err(TextMatchError::NotFound | TextMatchError::Unadaptable) => "not found".to_owned(),
+        Err(TextMatchError::TooLarge) => "too large".to_owned(),
         Err(TextMatchError::Ambiguous { relaxation, lines }) => format!("{relaxation:?} at lines {lines:?}"),
     }
 }
@@ -107,6 +108,40 @@ fn consecutive_line_numbers_are_cut_off() {
 }
 
 #[test]
+fn numbered_lines_begin_where_lines_begin() {
+    check(
+        "let data = 1;\na = 1;\n",
+        "2\ta = 1;\n",
+        "2\ta = 2;\n",
+        expect![[r#""let data = 1;\na = 2;\n" [LineNumbers]"#]],
+    );
+    check("let data = 1;\n", "1\ta = 1;\n", "1\ta = 2;\n", expect!["not found"]);
+    check("let data = 1;\r\nb\r\n", "1\ta = 1;\n2\tb\n", "1\ta = 2;\n2\tb\n", expect!["not found"]);
+    check("ba\n", "1\ta", "x", expect!["not found"]);
+}
+
+#[test]
+fn places_that_overlap_are_several() {
+    check("a\r\na\r\na\r\n", "a\na\n", "x\n", expect!["LineEndings at lines [1, 2]"]);
+    check("“““x\n", "\"\"", "x", expect!["Typography at lines [1]"]);
+    check("a\na\na\n", "1\ta\n2\ta\n", "x\n", expect!["LineNumbers at lines [1, 2]"]);
+    check("a \na \na \n", "a\na\n", "x\n", expect!["TrailingBlanks at lines [1, 2]"]);
+}
+
+#[test]
+fn a_search_that_is_given_up_ends_with_that() {
+    let text = "a \n".repeat(1_500_000) + "  b\n";
+    check(&text, &("a\n".repeat(2000) + "c\n"), "x\n", expect!["too large"]);
+}
+
+#[test]
+fn a_replacement_that_cannot_be_adapted_is_not_made_elsewhere() {
+    // The text is at line 1 with less indentation, which a new line does not have.
+    check("a\n“b”\nx\n", "  a\n  “b”\n", "y\n", expect!["not found"]);
+    assert_eq!(find_relaxed("a\nb\n", "  a\n  b\n", "x\n"), Err(TextMatchError::Unadaptable));
+}
+
+#[test]
 fn nothing_is_matched_by_similarity() {
     let text = "fn open(path: &str) -> File {\n    File::open(path)\n}\n";
     for old in [
@@ -164,6 +199,60 @@ fn loosest(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n").trim().to_owned()
 }
 
+/// The starts of all places that a text is at by one relaxation, by a look at each of them.
+fn places(text: &str, old: &str, relaxation: TextRelaxation) -> Vec<usize> {
+    let starts = |wanted: &[String], text: &str| -> Vec<usize> {
+        let bounds = text.char_indices().map(|(at, _)| at);
+        bounds.filter(|at| wanted.iter().any(|wanted| text[*at..].starts_with(wanted.as_str()))).collect()
+    };
+    let endings = |old: &str| vec![old.replace("\r\n", "\n"), old.replace("\r\n", "\n").replace('\n', "\r\n")];
+    let ascii = |text: &str| text.replace(['“', '”'], "\"").replace('–', "-");
+    match relaxation {
+        TextRelaxation::LineEndings => starts(&endings(old), text),
+        TextRelaxation::Typography => {
+            let wanted = [vec![old.to_owned()], endings(old)].concat();
+            let found = starts(&wanted.iter().map(|old| ascii(old)).collect::<Vec<_>>(), &ascii(text));
+            // As many characters, each of one byte.
+            let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+            found.into_iter().map(|at| bounds[at]).collect()
+        }
+        TextRelaxation::LineNumbers => {
+            let cut: String = old.split_inclusive('\n').filter_map(|line| Some(line.split_once('\t')?.1)).collect();
+            let wanted = [vec![cut.clone()], endings(&cut)].concat();
+            let found = starts(&wanted, text).into_iter();
+            found.filter(|at| *at == 0 || text[..*at].ends_with('\n')).collect()
+        }
+        TextRelaxation::TrailingBlanks | TextRelaxation::Indentation | TextRelaxation::IndentationAndTrailingBlanks => {
+            let (file, wanted): (Vec<&str>, Vec<&str>) = (text.lines().collect(), old.lines().collect());
+            let at = |line: usize| text.split_inclusive('\n').take(line).map(str::len).sum::<usize>();
+            let windows = file.windows(wanted.len().max(1)).enumerate();
+            windows.filter(|(_, window)| are_alike(window, &wanted, relaxation)).map(|(line, _)| at(line)).collect()
+        }
+    }
+}
+
+/// Whether lines of a file are the wanted ones by a relaxation, tried with every shift there is.
+fn are_alike(file: &[&str], wanted: &[&str], relaxation: TextRelaxation) -> bool {
+    let trim = relaxation != TextRelaxation::Indentation;
+    let trimmed = |line: &str| if trim { line.trim_end().to_owned() } else { line.to_owned() };
+    if relaxation == TextRelaxation::TrailingBlanks {
+        return file.iter().zip(wanted).all(|(there, line)| trimmed(there) == trimmed(line));
+    }
+    let shifts = file.iter().chain(wanted).flat_map(|line| {
+        let blanks = line.len() - line.trim_start().len();
+        (1..=blanks).map(|count| line[..count].to_owned())
+    });
+    let mut shifts = shifts.flat_map(|blanks| [(blanks.clone(), String::new()), (String::new(), blanks)]);
+    shifts.any(|(more, less)| {
+        file.iter().zip(wanted).all(|(there, line)| {
+            let (there, line) = (trimmed(there), trimmed(line));
+            let is_blank = line.trim().is_empty();
+            (is_blank && there == line)
+                || (!(is_blank && trim) && [less.as_str(), &there].concat() == [more.as_str(), &line].concat())
+        })
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -183,6 +272,26 @@ proptest! {
         // The old text in place of the new one changes nothing, or line endings alone.
         let same = find_relaxed(&text, &old, &old).map(|found| replaced(&text, &found));
         prop_assert_eq!(same.map(|text| text.replace('\r', "")), Ok(text.replace('\r', "")));
+    }
+
+    #[test]
+    fn a_relaxed_match_is_the_only_place_that_a_look_at_each_one_finds(
+        text in any_text(0..12),
+        old in any_text(1..4),
+        cut in 0..3usize,
+    ) {
+        // The text may begin and end within a line.
+        let old = old.get(cut..).unwrap_or(&old);
+        if old.is_empty() || memmem::find(text.as_bytes(), old.as_bytes()).is_some() {
+            return Ok(());
+        }
+        let Ok(found) = find_relaxed(&text, old, old) else { return Ok(()) };
+        let level = found.relaxations.last().copied().unwrap();
+        prop_assert_eq!(places(&text, old, level), [found.start], "{:?} in {:?}: {:?}", old, text, level);
+        // No stricter relaxation matches anything.
+        if level > TextRelaxation::LineEndings && level != TextRelaxation::LineNumbers {
+            prop_assert_eq!(places(&text, old, TextRelaxation::LineEndings), [0usize; 0]);
+        }
     }
 
     #[test]

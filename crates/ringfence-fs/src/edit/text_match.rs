@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use crate::edit::line_match::{IndentShift, RelaxedHunk, find_lines};
+use crate::edit::line_match::{IndentShift, LineSearchError, RelaxedHunk, find_lines};
 use crate::edit::typography::to_ascii;
 use crate::edit::{TextRelaxation, line_body};
 
@@ -41,6 +41,10 @@ pub(crate) enum TextMatchError {
         relaxation: TextRelaxation,
         lines: Vec<usize>,
     },
+    /// There is one place, but the replacement cannot be adapted to it as the text was.
+    Unadaptable,
+    /// The file is too large for relaxed matching.
+    TooLarge,
 }
 
 /// The place of a text that is not in the file exactly, by the first relaxation that matches any place.
@@ -65,6 +69,13 @@ pub(crate) fn replacement_with_endings<'n>(text: &str, new: &'n str) -> Cow<'n, 
     }
 }
 
+/// Where in a line a text may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MatchStart {
+    Anywhere,
+    LineStart,
+}
+
 struct MatchedFile<'t> {
     text: &'t str,
     lines: Vec<&'t str>,
@@ -84,7 +95,7 @@ impl<'t> MatchedFile<'t> {
 
     fn find(&self, hunk: RelaxedHunk<'_>, relaxation: TextRelaxation) -> Result<TextMatch, TextMatchError> {
         match relaxation {
-            TextRelaxation::LineEndings => self.with_other_endings(hunk),
+            TextRelaxation::LineEndings => self.with_other_endings(hunk, MatchStart::Anywhere),
             TextRelaxation::TrailingBlanks
             | TextRelaxation::Indentation
             | TextRelaxation::IndentationAndTrailingBlanks => self.by_lines(hunk, relaxation),
@@ -103,11 +114,11 @@ impl<'t> MatchedFile<'t> {
         variants
     }
 
-    fn with_other_endings(&self, hunk: RelaxedHunk<'_>) -> Result<TextMatch, TextMatchError> {
+    fn with_other_endings(&self, hunk: RelaxedHunk<'_>, from: MatchStart) -> Result<TextMatch, TextMatchError> {
         let mut found = Vec::new();
         for (old, new) in self.variants(hunk) {
-            let starts = memmem::find_iter(self.text.as_bytes(), old.as_bytes()).take(MOST_PLACES);
-            found.extend(starts.map(|start| (start, start + old.len(), new.clone())));
+            let starts = starts_of(self.text, &old, from);
+            found.extend(starts.into_iter().map(|start| (start, start + old.len(), new.clone())));
         }
         self.only(found, vec![TextRelaxation::LineEndings])
     }
@@ -137,7 +148,12 @@ impl<'t> MatchedFile<'t> {
     }
 
     fn by_lines(&self, hunk: RelaxedHunk<'_>, level: TextRelaxation) -> Result<TextMatch, TextMatchError> {
-        let found = find_lines(&self.lines, hunk.old, level, MOST_PLACES);
+        let mut found = Vec::new();
+        let visited = find_lines(&self.lines, hunk.old, level, |place| {
+            found.push(place);
+            found.len() >= MOST_PLACES
+        });
+        visited.map_err(|LineSearchError| TextMatchError::TooLarge)?;
         let count = hunk.old.split_inclusive('\n').count();
         let [only] = &found[..] else {
             let lines: Vec<usize> = found.iter().map(|place| place.first + 1).collect();
@@ -154,7 +170,7 @@ impl<'t> MatchedFile<'t> {
         if at_open_end && level == TextRelaxation::Indentation {
             return Err(TextMatchError::NotFound);
         }
-        let new = hunk.adapted(region, &only.shift, level, self.eol).ok_or(TextMatchError::NotFound)?;
+        let new = hunk.adapted(region, &only.shift, level, self.eol).ok_or(TextMatchError::Unadaptable)?;
         let new = if at_open_end { line_body(&new).to_owned() } else { new };
         let end = start + length - if closed { 0 } else { last_end };
         let endings = region.iter().zip(hunk.old.split_inclusive('\n')).any(|(there, line)| ends_differ(there, line));
@@ -174,7 +190,7 @@ impl<'t> MatchedFile<'t> {
         for (nth, (old, new)) in std::iter::once(original).chain(self.variants(hunk)).enumerate() {
             let wanted = to_ascii(&old);
             let length = wanted.chars().count();
-            for at in memmem::find_iter(ascii.as_bytes(), wanted.as_bytes()).take(MOST_PLACES) {
+            for at in starts_of(&ascii, &wanted, MatchStart::Anywhere) {
                 let before = ascii[..at].chars().count();
                 let mut bounds = self.text.char_indices().map(|(at, _)| at).chain([self.text.len()]).skip(before);
                 let (Some(start), Some(end)) = (bounds.next(), bounds.nth(length.saturating_sub(1))) else { continue };
@@ -205,18 +221,44 @@ impl<'t> MatchedFile<'t> {
             None => hunk.new.to_owned(),
         };
         let level = TextRelaxation::LineNumbers;
-        let starts = memmem::find_iter(self.text.as_bytes(), old.as_bytes()).take(MOST_PLACES);
+        // A number is in front of a whole line.
+        let starts = starts_of(self.text, &old, MatchStart::LineStart).into_iter();
         let found: Vec<_> = starts.map(|start| (start, start + old.len(), new.clone())).collect();
         if !found.is_empty() {
             return self.only(found, vec![level]);
         }
-        let mut found = self.with_other_endings(RelaxedHunk { old: &old, new: &new }).map_err(|error| match error {
+        let found = self.with_other_endings(RelaxedHunk { old: &old, new: &new }, MatchStart::LineStart);
+        let mut found = found.map_err(|error| match error {
             TextMatchError::Ambiguous { lines, .. } => TextMatchError::Ambiguous { relaxation: level, lines },
-            TextMatchError::NotFound => TextMatchError::NotFound,
+            other => other,
         })?;
         found.relaxations.push(level);
         Ok(found)
     }
+}
+
+/// Where a text begins, as many places as an error names. Two that overlap are two.
+fn starts_of(text: &str, wanted: &str, from: MatchStart) -> Vec<usize> {
+    let finder = memmem::Finder::new(wanted);
+    let is_start = |at: usize| match from {
+        MatchStart::Anywhere => true,
+        MatchStart::LineStart => at == 0 || text.as_bytes()[at - 1] == b'\n',
+    };
+    let (mut starts, mut next) = (Vec::new(), 0);
+    while starts.len() < MOST_PLACES
+        && let Some(skipped) = text.as_bytes().get(next..).and_then(|rest| finder.find(rest))
+    {
+        let at = next + skipped;
+        starts.extend(Some(at).filter(|at| is_start(*at)));
+        next = match from {
+            MatchStart::Anywhere => at + 1,
+            // The next line.
+            MatchStart::LineStart => {
+                at + memchr::memchr(b'\n', &text.as_bytes()[at..]).map_or(text.len(), |end| end + 1)
+            }
+        };
+    }
+    starts
 }
 
 fn ends_differ(there: &str, line: &str) -> bool {

@@ -324,10 +324,19 @@ impl WriteTarget {
 impl WriteTarget {
     /// New contents are another file: it is as sensitive as the one before, or as the one that it was made from.
     pub(crate) fn carry_sensitivity(&self, sensitivity: Sensitivity) {
-        if sensitivity.is_any()
-            && let Ok(Some(stamp)) = self.stat()
-        {
-            self.mount.classify(sensitivity, FileRef { fd: self.base(), name: &self.name }, &stamp);
+        if !sensitivity.is_any() {
+            return;
+        }
+        // Directories that were missing are there now.
+        let mut opened: Option<OwnedFd> = None;
+        for name in &self.missing {
+            let above = opened.as_ref().map_or(self.base(), AsFd::as_fd);
+            let Ok(child) = self.mount.resolver.open_child(above, name) else { return };
+            opened = Some(child);
+        }
+        let directory = opened.as_ref().map_or(self.base(), AsFd::as_fd);
+        if let Ok(Some(stamp)) = self.stat_in(directory) {
+            self.mount.classify(sensitivity, FileRef { fd: directory, name: &self.name }, &stamp);
         }
     }
 }

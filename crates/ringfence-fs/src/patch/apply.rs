@@ -187,6 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn a_line_number_and_lines_that_contradict_each_other_are_ambiguous() {
+        check(
+            "a\nx \nb\nx\n",
+            "@@ -2 +2 @@\n-x\n+y\n",
+            expect![
+                "AmbiguousEdit: hunk 1, for line 2, does not match there in `f`, but matches several places, at lines 2, 4; add context lines, or correct the line number"
+            ],
+        );
+        check("a\nx \nb\n", "@@ -2 +2 @@\n-x\n+y\n", expect![[r#""a\ny\nb\n" #1 2+0 +1-1"#]]);
+    }
+
+    #[test]
     fn several_places_are_ambiguous() {
         check(
             "a\nb\na\nb\n",

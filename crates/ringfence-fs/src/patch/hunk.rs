@@ -178,7 +178,8 @@ impl HunkParser {
         let Self { old, new, added, removed, first, last, .. } = self;
         let [context_above, context_below] = [first, last].map(|kind| kind == Some(HunkLineKind::Context));
         let (anchors, at_end) = (Vec::new(), false);
-        PatchHunk { stated, anchors, at_end, old, new, added, removed, context_above, context_below }
+        let is_repeated = false;
+        PatchHunk { stated, anchors, at_end, old, new, added, removed, context_above, context_below, is_repeated }
     }
 
     pub(super) fn push_line(&mut self, line: &str) -> Result<(), &'static str> {

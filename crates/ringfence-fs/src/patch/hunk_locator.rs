@@ -9,19 +9,23 @@ use std::ops::Range;
 use memchr::memmem::{self, Finder};
 use ringfence_kernel::{ErrorKind, ToolError};
 
-use crate::edit::{LineMatch, RelaxedHunk, TextRelaxation, find_lines};
+use crate::edit::{LineMatch, LineSearchError, RelaxedHunk, TextRelaxation, find_lines};
+use crate::patch::anchors::{AnchorScope, TextBlocks};
 use crate::patch::apply::LineEndings;
+use crate::patch::match_rank::{MOST_LINES, MatchRank, PositionVerdict, RankedMatches};
 use crate::patch::{PatchFormat, PatchHunk};
-
-/// Most line numbers that a message has.
-const MOST_LINES: usize = 20;
-
-/// Most positions among which a hunk's own words may find the one that is meant.
-const MOST_MATCHES: usize = 10_000;
 
 /// Most bytes of a file that are searched for hunks that are not at their stated lines, so that a small patch of a
 /// large file ends.
 pub(super) const MOST_SEARCHED: usize = 512 << 20;
+
+/// The relaxations of hunks, the first one first.
+const RELAXATIONS: [TextRelaxation; 4] = [
+    TextRelaxation::TrailingBlanks,
+    TextRelaxation::Indentation,
+    TextRelaxation::IndentationAndTrailingBlanks,
+    TextRelaxation::Typography,
+];
 
 /// The start of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,8 +65,12 @@ pub(super) struct HunkLocator<'t> {
     pub(super) trust_line_numbers: bool,
     /// The end of the hunk before, in the old text.
     previous_end: LineOffset,
-    /// Ranges of the old lines of the hunks before.
-    placed_ranges: Vec<Range<usize>>,
+    /// The old lines of the hunks before, sorted: none overlaps another.
+    placed_lines: Vec<Range<usize>>,
+    /// Number of lines of the text.
+    line_count: usize,
+    /// The blocks of the text, once a hunk has anchors.
+    blocks: Option<TextBlocks<'t>>,
     /// How much further down than stated the hunk before was.
     offset: isize,
     /// Bytes that may still be searched.
@@ -78,7 +86,9 @@ impl<'t> HunkLocator<'t> {
             format,
             trust_line_numbers,
             previous_end: LineOffset::default(),
-            placed_ranges: Vec::new(),
+            placed_lines: Vec::new(),
+            line_count: text.split_inclusive('\n').count(),
+            blocks: None,
             offset: 0,
             search_budget: MOST_SEARCHED,
         }
@@ -114,87 +124,166 @@ impl<'t> HunkLocator<'t> {
     }
 
     /// The only position in the whole file that has the old lines: exactly, or else by the first relaxation by which any
-    /// has.
+    /// has. In a V4A patch it is not above the line that the hunk's anchors name, and those in the block of that line
+    /// go before others.
     fn unique_match(
         &mut self,
         number: usize,
         hunk: &PatchHunk,
         stated: Option<LineOffset>,
     ) -> Result<HunkMatch, ToolError> {
-        let found = self.search(number, hunk)?;
-        if !found.is_empty() {
-            let differs_in_ends = found.len() == 1 && self.matches_without_ends(hunk) > 1;
-            return self.only_match(number, hunk, found).and_then(|only| match differs_in_ends {
-                true => Err(self.ambiguous_error(number, hunk, &[only])),
-                false => Ok(only),
+        let scope = self.anchor_scope(number, hunk)?;
+        let found = self.search(number, hunk, scope.as_ref())?;
+        let mut is_above = found.is_above;
+        if !found.matches.is_empty() && self.is_as_said(found.best) {
+            return self.only_exact_match(number, hunk, found).and_then(|only| match stated {
+                // Two words of the hunk name two positions: its line number one, and its lines as they are another.
+                Some(at) if at != only.start && self.is_relaxed_at(at, hunk) => {
+                    Err(self.ambiguous_error(number, hunk, &[at.lines, only.start.lines]))
+                }
+                _ => Ok(only),
             });
         }
-        let levels = [
-            TextRelaxation::TrailingBlanks,
-            TextRelaxation::Indentation,
-            TextRelaxation::IndentationAndTrailingBlanks,
-            TextRelaxation::Typography,
-        ];
-        for level in levels {
-            let found = self.search_relaxed(number, hunk, level)?;
-            if !found.is_empty() {
-                return self.only_match(number, hunk, found);
+        let elsewhere = Some(found).filter(|found| !found.matches.is_empty());
+        let mut relaxed_elsewhere = None;
+        for level in RELAXATIONS {
+            let found = self.search_relaxed(number, hunk, level, scope.as_ref())?;
+            is_above |= found.is_above;
+            if found.matches.is_empty() {
+                continue;
             }
+            if self.is_as_said(found.best) {
+                return self.only_relaxed_match(number, hunk, level, found);
+            }
+            relaxed_elsewhere.get_or_insert((level, found));
         }
-        Err(self.not_found_error(number, hunk, stated))
+        match (elsewhere, relaxed_elsewhere, scope) {
+            (Some(found), ..) => self.only_exact_match(number, hunk, found),
+            (None, Some((level, found)), _) => self.only_relaxed_match(number, hunk, level, found),
+            (None, None, Some(scope)) if is_above => Err(self.above_anchor_error(number, scope.first + 1)),
+            (None, None, _) => Err(self.not_found_error(number, hunk, stated)),
+        }
     }
 
-    /// The one of several positions that the hunk says it is at.
-    fn only_match(&self, number: usize, hunk: &PatchHunk, mut found: Vec<HunkMatch>) -> Result<HunkMatch, ToolError> {
-        let narrow = |found: &mut Vec<HunkMatch>, keep: &dyn Fn(&HunkMatch) -> bool| {
-            if found.len() > 1 && found.iter().any(keep) {
-                found.retain(keep);
-            }
+    /// Whether a looser match cannot be meant. V4A has nothing but its words to say where a hunk is.
+    fn is_as_said(&self, best: MatchRank) -> bool {
+        self.format == PatchFormat::Unified || (best.at_end && best.in_block)
+    }
+
+    /// Whether a position has the old lines by any relaxation, unless they are said to be the end of the file.
+    fn is_relaxed_at(&self, at: LineOffset, hunk: &PatchHunk) -> bool {
+        if hunk.reaches_end() {
+            return false;
+        }
+        let there: Vec<&str> = self.text[at.at..].split_inclusive('\n').take(hunk.old.lines).collect();
+        let mut matches = false;
+        for level in RELAXATIONS {
+            // A search of as many lines as are wanted always ends.
+            let _ = find_lines(&there, &hunk.old.text, level, |_| {
+                matches = true;
+                true
+            });
+        }
+        matches
+    }
+
+    fn only_exact_match(
+        &self,
+        number: usize,
+        hunk: &PatchHunk,
+        found: RankedMatches<HunkMatch>,
+    ) -> Result<HunkMatch, ToolError> {
+        let differs_in_ends = found.matches.len() == 1 && self.matches_without_ends(hunk) > 1;
+        let starts: Vec<usize> = found.matches.iter().map(|fit| fit.start.lines).collect();
+        match found.only_for(hunk) {
+            Some(only) if !differs_in_ends => Ok(only),
+            _ => Err(self.ambiguous_error(number, hunk, &starts)),
+        }
+    }
+
+    /// The replacement is adapted only where one position is left: one that it cannot be adapted to is a match too.
+    fn only_relaxed_match(
+        &self,
+        number: usize,
+        hunk: &PatchHunk,
+        level: TextRelaxation,
+        found: RankedMatches<LineMatch>,
+    ) -> Result<HunkMatch, ToolError> {
+        let starts: Vec<usize> = found.matches.iter().map(|place| place.first).collect();
+        let Some(LineMatch { first, shift }) = found.only_for(hunk) else {
+            return Err(self.ambiguous_error(number, hunk, &starts));
         };
-        narrow(&mut found, &|fit| hunk.at_end && fit.end == self.text.len());
-        // The hunks of this format are in order.
-        narrow(&mut found, &|fit| self.format == PatchFormat::V4a && fit.start.at >= self.previous_end.at);
-        if found.len() > 1 && !hunk.anchors.is_empty() {
-            let blocks = anchor_blocks(self.text, &hunk.anchors);
-            narrow(&mut found, &|fit| blocks.iter().any(|block| block.contains(&fit.start.lines)));
+        if hunk.removed == 0 && shift.is_one_space() {
+            return Err(self.context_mark_error(number));
         }
-        match (found.pop(), found.is_empty()) {
-            (Some(only), true) => Ok(only),
-            (Some(last), _) => {
-                found.push(last);
-                Err(self.ambiguous_error(number, hunk, &found))
-            }
-            (None, _) => Err(self.not_found_error(number, hunk, None)),
-        }
+        let mut lines = self.text.split_inclusive('\n');
+        let eol = if lines.clone().next().is_some_and(|line| line.ends_with("\r\n")) { "\r\n" } else { "\n" };
+        let at: usize = lines.by_ref().take(first).map(str::len).sum();
+        let region: Vec<&str> = lines.take(hunk.old.lines).collect();
+        let end = at + region.iter().map(|line| line.len()).sum::<usize>();
+        let change = RelaxedHunk { old: &hunk.old.text, new: &hunk.new.text };
+        let new =
+            change.adapted(&region, &shift, level, eol).ok_or_else(|| self.not_found_error(number, hunk, None))?;
+        // The file keeps its end.
+        let is_open = region.last().is_some_and(|line| !line.ends_with('\n'));
+        let new = if is_open { without_end(&new).to_owned() } else { new };
+        let start = LineOffset { lines: first, at };
+        Ok(HunkMatch { start, end, new: Some(new), relaxation: Some(level) })
     }
 
-    /// Every position that has the old lines by a relaxation, less those of the hunks before.
+    /// What the anchors of a hunk name. Those of a unified diff only tell one position of several.
+    fn anchor_scope(&mut self, number: usize, hunk: &PatchHunk) -> Result<Option<AnchorScope>, ToolError> {
+        if hunk.anchors.is_empty() {
+            return Ok(None);
+        }
+        self.take_budget(number)?;
+        let text = self.text;
+        Ok(self.blocks.get_or_insert_with(|| TextBlocks::new(text)).scope(&hunk.anchors))
+    }
+
+    /// How well a position agrees with what the hunk says of it; nothing where a hunk before has it.
+    fn judge(&self, first: usize, hunk: &PatchHunk, scope: Option<&AnchorScope>) -> PositionVerdict {
+        let lines = first..first + hunk.old.lines;
+        let is_v4a = self.format == PatchFormat::V4a;
+        if !self.is_free(&lines) {
+            return PositionVerdict::Taken;
+        }
+        if is_v4a && scope.is_some_and(|scope| !scope.is_above_or_in(&lines)) {
+            return PositionVerdict::AboveAnchor;
+        }
+        PositionVerdict::Free(MatchRank {
+            at_end: !hunk.at_end || lines.end == self.line_count,
+            in_block: scope.is_none_or(|scope| scope.contains(&lines)),
+            // The hunks of this format are in order.
+            in_order: !is_v4a || first >= self.previous_end.lines,
+        })
+    }
+
+    /// The best positions that have the old lines by a relaxation, less those of the hunks before.
     fn search_relaxed(
         &mut self,
         number: usize,
         hunk: &PatchHunk,
         level: TextRelaxation,
-    ) -> Result<Vec<HunkMatch>, ToolError> {
+        scope: Option<&AnchorScope>,
+    ) -> Result<RankedMatches<LineMatch>, ToolError> {
+        let mut found = RankedMatches::default();
         if !self.may_relax(hunk, level) {
-            return Ok(Vec::new());
+            return Ok(found);
         }
         self.take_budget(number)?;
         let lines: Vec<&str> = self.text.split_inclusive('\n').collect();
-        let eol = if lines.first().is_some_and(|line| line.ends_with("\r\n")) { "\r\n" } else { "\n" };
-        let change = RelaxedHunk { old: &hunk.old.text, new: &hunk.new.text };
-        let fit = |LineMatch { first, shift }: LineMatch| {
-            let region = &lines[first..first + hunk.old.lines];
-            let at: usize = lines[..first].iter().map(|line| line.len()).sum();
-            let end = at + region.iter().map(|line| line.len()).sum::<usize>();
-            let new = change.adapted(region, &shift, level, eol)?;
-            // The file keeps its end.
-            let is_open = region.last().is_some_and(|line| !line.ends_with('\n'));
-            let new = if is_open { without_end(&new).to_owned() } else { new };
-            let start = LineOffset { lines: first, at };
-            Some(HunkMatch { start, end, new: Some(new), relaxation: Some(level) })
-        };
-        let found = find_lines(&lines, &hunk.old.text, level, MOST_LINES + 1);
-        Ok(found.into_iter().filter_map(fit).filter(|fit| self.is_free(fit)).collect())
+        let visited = find_lines(&lines, &hunk.old.text, level, |place| {
+            found.add(self.judge(place.first, hunk, scope), place);
+            found.is_settled()
+        });
+        visited.map_err(|LineSearchError| {
+            let message = format!("hunk {number} is not in `{}` exactly, which is too large for more", self.shown);
+            ToolError::new(ErrorKind::EditNotFound, message)
+                .hint("regenerate the diff from the current file")
+                .detail("hunk", number)
+        })?;
+        Ok(found)
     }
 
     /// Whether the old lines of a hunk could be there by a relaxation. One that is about the end of the file says exactly
@@ -224,15 +313,17 @@ impl<'t> HunkLocator<'t> {
 
     /// New lines at the end of the file.
     fn end_match(&self, hunk: &PatchHunk) -> HunkMatch {
-        let lines = self.text.split_inclusive('\n').count();
+        let lines = self.line_count;
         let is_open = !self.text.is_empty() && !self.text.ends_with('\n');
-        let new = is_open.then(|| ["\n", without_end(&hunk.new.text)].concat());
+        let eol = if LineEndings::of(self.text) == LineEndings::Crlf { "\r\n" } else { "\n" };
+        let new = is_open.then(|| [eol, without_end(&hunk.new.text)].concat());
         HunkMatch { start: LineOffset { lines, at: self.text.len() }, end: self.text.len(), new, relaxation: None }
     }
 
-    /// Whether no hunk has the position yet.
-    fn is_free(&self, fit: &HunkMatch) -> bool {
-        !self.placed_ranges.iter().any(|passed| fit.start.at < passed.end && passed.start < fit.end)
+    /// Whether no hunk has one of the lines yet.
+    fn is_free(&self, lines: &Range<usize>) -> bool {
+        let next = self.placed_lines.partition_point(|placed| placed.end <= lines.start);
+        self.placed_lines.get(next).is_none_or(|placed| lines.end <= placed.start)
     }
 
     fn take_budget(&mut self, number: usize) -> Result<(), ToolError> {
@@ -252,7 +343,9 @@ impl<'t> HunkLocator<'t> {
         if end.at >= self.previous_end.at {
             self.previous_end = end;
         }
-        self.placed_ranges.push(fit.start.at..fit.end);
+        let lines = fit.start.lines..end.lines;
+        let next = self.placed_lines.partition_point(|placed| (placed.start, placed.end) <= (lines.start, lines.end));
+        self.placed_lines.insert(next, lines);
     }
 
     /// Offset of a line by the number of lines before it, if no hunk has passed it.
@@ -290,7 +383,7 @@ impl<'t> HunkLocator<'t> {
     /// Whether the new lines stand around the old ones already. Only context on both sides could tell that as many are to
     /// be added once more.
     fn is_applied(&self, fit: &HunkMatch, hunk: &PatchHunk) -> bool {
-        let (old, new) = (&hunk.old.text, &hunk.new.text);
+        let (old, new) = self.texts_at(fit, hunk);
         if hunk.new.lines <= hunk.old.lines || (hunk.context_above && hunk.context_below) {
             return false;
         }
@@ -300,16 +393,16 @@ impl<'t> HunkLocator<'t> {
         };
         let (around, exactly) = (
             |above| line_start(above).is_some_and(|start| self.has_lines(start, new)),
-            |above| line_start(above).is_some_and(|start| self.text[start..].starts_with(new.as_str())),
+            |above| line_start(above).is_some_and(|start| self.text[start..].starts_with(new)),
         );
         if old.is_empty() {
             return exactly(0);
         }
         if hunk.context_above {
-            return new.starts_with(old.as_str()) && around(0);
+            return new.starts_with(old) && around(0);
         }
         if hunk.context_below {
-            return new.ends_with(old.as_str()) && around(new.len() - old.len());
+            return new.ends_with(old) && around(new.len() - old.len());
         }
         let mut places = memmem::find_iter(new.as_bytes(), old.as_bytes())
             .filter(|at| *at == 0 || new.as_bytes()[at - 1] == b'\n')
@@ -318,10 +411,18 @@ impl<'t> HunkLocator<'t> {
         places.any(|(count, above)| count == MOST_LINES || exactly(above))
     }
 
+    /// The old and the new lines of a hunk as they are at a position: by a relaxation, both are like those of the file.
+    fn texts_at<'h>(&'h self, fit: &'h HunkMatch, hunk: &'h PatchHunk) -> (&'h str, &'h str) {
+        match fit.relaxation {
+            None => (&hunk.old.text, &hunk.new.text),
+            Some(_) => (&self.text[fit.start.at..fit.end], fit.new_text(hunk)),
+        }
+    }
+
     /// Whether fewer lines of the same kind would be left, so that the hunk would match there again: then it is for the end
     /// of the file if it has no context below, and for the beginning if it has none above.
     fn is_repeatable(&self, fit: &HunkMatch, hunk: &PatchHunk) -> bool {
-        let (old, new) = (&hunk.old.text, fit.new_text(hunk));
+        let (old, new) = (self.texts_at(fit, hunk).0, fit.new_text(hunk));
         let at_edge = if hunk.context_above { fit.end == self.text.len() } else { fit.start.at == 0 };
         if hunk.new.lines >= hunk.old.lines || hunk.context_above == hunk.context_below || at_edge {
             return false;
@@ -329,47 +430,53 @@ impl<'t> HunkLocator<'t> {
         old.strip_prefix(new).is_some_and(|more| self.text[fit.end..].starts_with(more))
     }
 
-    /// Every position in the file that the hunk fits, less those of the hunks before it; at most one more than are
-    /// reported.
-    fn search(&mut self, number: usize, hunk: &PatchHunk) -> Result<Vec<HunkMatch>, ToolError> {
+    /// The best positions in the file that have the old lines exactly, less those of the hunks before.
+    fn search(
+        &mut self,
+        number: usize,
+        hunk: &PatchHunk,
+        scope: Option<&AnchorScope>,
+    ) -> Result<RankedMatches<HunkMatch>, ToolError> {
         self.take_budget(number)?;
         let text = self.text.as_bytes();
-        // With anchors, the right one of many may be further down.
-        let most =
-            if hunk.anchors.is_empty() && self.format == PatchFormat::Unified { MOST_LINES } else { MOST_MATCHES };
         let after = |mark: LineOffset, at: usize| {
             let lines = mark.lines + memchr::memchr_iter(b'\n', &text[mark.at..at]).count();
             LineOffset { lines, at }
         };
-        let free = |fit: &HunkMatch| self.is_free(fit);
         let top = LineOffset::default();
-        let mut found: Vec<HunkMatch> =
-            self.matches_at(top, hunk).then(|| self.exact_match(top, hunk)).into_iter().collect();
-        // With the newline before it, the old text is found at starts of lines only: every find is a match, and few
-        // matches are enough.
+        let mut found = RankedMatches::default();
+        let add = |found: &mut RankedMatches<HunkMatch>, fit: HunkMatch| {
+            found.add(self.judge(fit.start.lines, hunk, scope), fit);
+        };
+        if self.matches_at(top, hunk) {
+            add(&mut found, self.exact_match(top, hunk));
+        }
+        // With the newline before it, the old text is found at starts of lines only: every find is a match.
         let needle = ["\n", &hunk.old.text].concat();
         if hunk.reaches_end() {
             if text.ends_with(needle.as_bytes()) {
-                found.push(self.exact_match(after(top, text.len() - hunk.old.text.len()), hunk));
+                add(&mut found, self.exact_match(after(top, text.len() - hunk.old.text.len()), hunk));
             }
         } else {
             let finder = Finder::new(&needle);
             let mut last = top;
-            found.retain(&free);
-            while found.len() <= most
+            let mut compared = 0;
+            while !found.is_settled()
                 && let Some(skipped) = finder.find(&text[last.at..])
             {
                 last = after(last, last.at + skipped + 1);
-                found.extend(Some(self.exact_match(last, hunk)).filter(&free));
+                add(&mut found, self.exact_match(last, hunk));
+                // Matches of a long text that overlap are each compared whole.
+                compared += needle.len();
+                if compared > MOST_SEARCHED {
+                    found.is_cut = true;
+                    break;
+                }
             }
         }
-        found.extend(self.match_at_end(hunk).map(|(at, new)| HunkMatch {
-            start: after(top, at),
-            end: text.len(),
-            new,
-            relaxation: None,
-        }));
-        found.retain(&free);
+        if let Some((at, new)) = self.match_at_end(hunk) {
+            add(&mut found, HunkMatch { start: after(top, at), end: text.len(), new, relaxation: None });
+        }
         Ok(found)
     }
 
@@ -408,10 +515,16 @@ impl<'t> HunkLocator<'t> {
         hunk.stated.map_or(String::new(), |line| format!(", for line {line},"))
     }
 
-    fn ambiguous_error(&self, number: usize, hunk: &PatchHunk, places: &[HunkMatch]) -> ToolError {
-        let lines: Vec<usize> = places.iter().take(MOST_LINES).map(|place| place.start.lines + 1).collect();
+    fn ambiguous_error(&self, number: usize, hunk: &PatchHunk, starts: &[usize]) -> ToolError {
+        let lines: Vec<usize> = starts.iter().take(MOST_LINES).map(|start| start + 1).collect();
+        if hunk.is_repeated && starts.len() == 1 {
+            let message =
+                format!("hunk {number} is in the patch twice, and may be for several places in `{}`", self.shown);
+            let error = ToolError::new(ErrorKind::AmbiguousEdit, message);
+            return error.hint("add context lines to each").detail("hunk", number).detail("lines", lines);
+        }
         let listed = lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        let more = if places.len() > MOST_LINES { " and more" } else { "" };
+        let more = if starts.len() > MOST_LINES { " and more" } else { "" };
         let (shown, called) = (self.shown, Self::hunk_label(hunk));
         let (message, advice) = if self.trust_line_numbers {
             let there = format!("hunk {number}{called} does not match there in `{shown}`, but matches several places");
@@ -460,6 +573,27 @@ impl<'t> HunkLocator<'t> {
             None => "read the file again and regenerate the diff",
         };
         error.hint(advice).detail("hunk", number)
+    }
+
+    /// All lines of context have one space less than the file: they may be shifted, or only lack their mark, and then the
+    /// new lines are not shifted with them.
+    fn context_mark_error(&self, number: usize) -> ToolError {
+        let message = format!("the context of hunk {number} has one space less than `{}` has", self.shown);
+        ToolError::new(ErrorKind::EditNotFound, message)
+            .hint("start each line of context with a space, before its own indentation")
+            .detail("hunk", number)
+    }
+
+    /// The line is that of an anchor which the file has: nothing above it is meant.
+    fn above_anchor_error(&self, number: usize, line: usize) -> ToolError {
+        let message = format!(
+            "hunk {number} is not in `{}` below line {line}, which its `@@` line names: its old lines are only above",
+            self.shown
+        );
+        ToolError::new(ErrorKind::EditNotFound, message)
+            .hint("correct the `@@` line, or remove its text")
+            .detail("hunk", number)
+            .detail("anchorLine", line)
     }
 
     fn already_applied_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
@@ -528,33 +662,6 @@ impl<'t> HunkLocator<'t> {
             _ => "the line endings differ: the file has a newline at its end, so remove `\\ No newline at end of file`",
         })
     }
-}
-
-/// The lines that belong to the lines that anchors name, as indexes: each to the next line that is indented no more, but
-/// for one that only closes. The first anchor is the outermost.
-fn anchor_blocks(text: &str, anchors: &[String]) -> Vec<Range<usize>> {
-    let lines: Vec<&str> = text.lines().collect();
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let closes = |line: &str| line.trim_start().starts_with(['}', ')', ']', '{']);
-    let block = |first: usize, end: usize| {
-        let own = indent(lines[first]);
-        let below = (first + 1..end).find(|index| {
-            let line = lines[*index];
-            !line.trim().is_empty() && (indent(line) < own || (indent(line) == own && !closes(line)))
-        });
-        first..below.unwrap_or(end)
-    };
-    let whole = 0..lines.len();
-    let mut blocks = vec![whole];
-    for anchor in anchors {
-        let named = |is_named: &dyn Fn(&str) -> bool| -> Vec<Range<usize>> {
-            let firsts = blocks.iter().flat_map(|within| within.clone().map(|first| (first, within.end)));
-            firsts.filter(|(first, _)| is_named(lines[*first].trim())).map(|(first, end)| block(first, end)).collect()
-        };
-        let exactly = named(&|line| line == anchor);
-        blocks = if exactly.is_empty() { named(&|line| line.starts_with(anchor.as_str())) } else { exactly };
-    }
-    blocks
 }
 
 /// A text without the newline at its end.

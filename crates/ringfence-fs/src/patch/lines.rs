@@ -5,17 +5,24 @@ use std::fmt::Display;
 
 use ringfence_kernel::{ErrorKind, ToolError};
 
+/// First characters of the lines of a hunk that are not context.
+const MARKS: [char; 3] = ['+', '-', '@'];
+
 /// The rest of a patch. Every line has its newline.
 #[derive(Clone, Copy)]
 pub(super) struct PatchLineCursor<'p> {
     rest: &'p str,
     /// Of the next line.
     pub(super) number: usize,
+    /// Number of the last line that could be one of a hunk, and not of context; zero where there is none.
+    last_marked: usize,
 }
 
 impl<'p> PatchLineCursor<'p> {
     pub(super) fn new(patch: &'p str) -> Self {
-        Self { rest: patch, number: 1 }
+        let numbered = (1..).zip(patch.split_inclusive('\n'));
+        let marked = numbered.filter(|(_, line)| line.ends_with('\n') && line.starts_with(MARKS));
+        Self { rest: patch, number: 1, last_marked: marked.last().map_or(0, |(number, _)| number) }
     }
 
     pub(super) fn peek(mut self) -> Option<&'p str> {
@@ -42,8 +49,8 @@ impl<'p> PatchLineCursor<'p> {
     }
 
     /// Whether a line that could be one of a hunk, and not of context, is left.
-    pub(super) fn has_marked_line(mut self) -> bool {
-        self.any(|line| line.starts_with(['+', '-', '@']))
+    pub(super) fn has_marked_line(self) -> bool {
+        self.number <= self.last_marked
     }
 
     /// Whether the end of a mail follows: `-- ` and then the version of git that made it.
@@ -54,7 +61,10 @@ impl<'p> PatchLineCursor<'p> {
 
     /// The rest up to `end`, which is further down.
     pub(super) fn up_to(self, end: Self) -> Self {
-        Self { rest: &self.rest[..self.rest.len() - end.rest.len()], ..self }
+        let rest = &self.rest[..self.rest.len() - end.rest.len()];
+        let last_marked = Self::new(rest).last_marked;
+        // Lines before it are counted too.
+        Self { rest, last_marked: if last_marked == 0 { 0 } else { self.number + last_marked - 1 }, ..self }
     }
 
     pub(super) fn skip_blank(&mut self) {

@@ -6,15 +6,17 @@
 //!
 //! Not here: files. A path is only text, and which file has it is the caller's business.
 
+mod anchors;
 mod apply;
 mod header;
 mod hunk;
 mod hunk_locator;
 mod lines;
+mod match_rank;
 mod parse;
 mod v4a;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 pub(crate) use apply::{HunkPlacement, apply};
 pub(crate) use parse::parse;
@@ -30,6 +32,14 @@ pub(crate) struct FilePatch {
     pub(crate) format: PatchFormat,
     /// None at all where a file is only moved, where V4A deletes one, or else only where an empty file is created or deleted.
     pub(crate) hunks: Vec<PatchHunk>,
+}
+
+impl FilePatch {
+    /// It moves or deletes a file whatever is in it, text or not.
+    pub(crate) fn takes_any_contents(&self) -> bool {
+        let goes = self.moved_to.is_some() || self.change == PatchKind::Delete;
+        self.format == PatchFormat::V4a && self.hunks.is_empty() && goes
+    }
 }
 
 /// A format of patches.
@@ -64,6 +74,8 @@ pub(crate) struct PatchHunk {
     context_above: bool,
     /// It ends with a line of context.
     context_below: bool,
+    /// The patch has it more than once.
+    is_repeated: bool,
 }
 
 /// The lines of a hunk in one of the two texts, with their ends.
@@ -81,11 +93,21 @@ impl HunkSide {
 }
 
 impl PatchHunk {
-    /// The same hunk once more, at the same line, is the same change.
+    /// The same hunk once more, at the same line or where there is one place for it, is the same change.
     fn without_repetitions(hunks: Vec<Self>) -> Vec<Self> {
-        let mut seen = HashSet::new();
-        let first: Vec<bool> = hunks.iter().map(|hunk| seen.insert(hunk)).collect();
-        hunks.into_iter().zip(first).filter_map(|(hunk, first)| first.then_some(hunk)).collect()
+        let mut kept: Vec<Self> = Vec::with_capacity(hunks.len());
+        let mut places: HashMap<Self, usize> = HashMap::new();
+        for hunk in hunks {
+            let hunk = Self { is_repeated: false, ..hunk };
+            match places.get(&hunk) {
+                Some(first) => kept[*first].is_repeated = true,
+                None => {
+                    places.insert(hunk.clone(), kept.len());
+                    kept.push(hunk);
+                }
+            }
+        }
+        kept
     }
 
     /// Number of lines of the old text before it, by its header.
@@ -105,3 +127,5 @@ mod fuzz;
 mod malformed;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod v4a_properties;

@@ -225,7 +225,10 @@ fn read_hunk(lines: &mut PatchLineCursor<'_>, marks: ContextMark) -> Result<Opti
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use expect_test::{Expect, expect};
+    use ringfence_testkit::cpu_share::thread_cpu_time;
 
     use crate::patch::tests::check_read as check;
     use crate::patch::{apply, parse};
@@ -346,5 +349,156 @@ mod tests {
             expect!["hunk 1 only adds lines, and nothing says where in `f` they belong; add context lines"],
         );
         check_applied("a\nb\nc\n", "@@\n-c\n+z\n@@\n-a\n+x\n", expect![[r#""x\nb\nz\n""#]]);
+    }
+
+    #[test]
+    fn a_hunk_is_never_above_the_line_that_its_anchor_names() {
+        // The line of `b` has a blank at its end.
+        check_applied(
+            "fn a() {\n    x();\n}\nfn b() {\n    x(); \n}\n",
+            "@@ fn b() {\n-    x();\n+    y();\n",
+            expect![[r#""fn a() {\n    x();\n}\nfn b() {\n    y();\n}\n""#]],
+        );
+        check_applied(
+            "fn a() {\n    x(); \n}\nfn b() {\n    x();\n}\n",
+            "@@ fn a() {\n-    x();\n+    y();\n",
+            expect![[r#""fn a() {\n    y();\n}\nfn b() {\n    x();\n}\n""#]],
+        );
+        check_applied(
+            "fn a() {\n    x();\n}\nfn b() {\n    z();\n}\n",
+            "@@ fn b() {\n-    x();\n+    y();\n",
+            expect![
+                "hunk 1 is not in `f` below line 4, which its `@@` line names: its old lines are only above; correct the `@@` line, or remove its text"
+            ],
+        );
+        check_applied(
+            "fn a() {\n    x(); \n}\nfn b() {\n    z();\n}\n",
+            "@@ fn b() {\n-    x();\n+    y();\n",
+            expect![
+                "hunk 1 is not in `f` below line 4, which its `@@` line names: its old lines are only above; correct the `@@` line, or remove its text"
+            ],
+        );
+        // An anchor that is not in the file says nothing.
+        check_applied(
+            "fn a() {\n    x();\n}\n",
+            "@@ fn c\n-    x();\n+    y();\n",
+            expect![[r#""fn a() {\n    y();\n}\n""#]],
+        );
+        // The hunk may have the line that is named, and lines above it.
+        for context in ["", " fn b() {\n", " }\n fn b() {\n"] {
+            check_applied(
+                "fn a() {\n    x();\n}\nfn b() {\n    x();\n}\n",
+                &format!("@@ fn b() {{\n{context}-    x();\n+    y();\n"),
+                expect![[r#""fn a() {\n    x();\n}\nfn b() {\n    y();\n}\n""#]],
+            );
+        }
+    }
+
+    #[test]
+    fn the_anchor_of_a_hunk_goes_before_the_order_of_hunks() {
+        let text = "fn a() {\n    x();\n}\nfn m() {\n    m();\n}\nfn b() {\n    x();\n}\n";
+        check_applied(
+            text,
+            "@@ fn m\n-    m();\n+    n();\n@@ fn a\n-    x();\n+    y();\n",
+            expect![[r#""fn a() {\n    y();\n}\nfn m() {\n    n();\n}\nfn b() {\n    x();\n}\n""#]],
+        );
+        // A line that only stands above: then the order tells.
+        check_applied(
+            text,
+            "@@ fn m\n-    m();\n+    n();\n@@ fn m\n-    x();\n+    y();\n",
+            expect![[r#""fn a() {\n    x();\n}\nfn m() {\n    n();\n}\nfn b() {\n    y();\n}\n""#]],
+        );
+    }
+
+    #[test]
+    fn a_hunk_that_is_there_twice_is_not_dropped_where_it_may_mean_two_places() {
+        let hunk = "@@\n-x\n+y\n";
+        check_applied("a\nx\nb\n", &hunk.repeat(2), expect![[r#""a\ny\nb\n""#]]);
+        check_applied(
+            "x\nm\nx\n",
+            &["@@\n-m\n+n\n", &hunk.repeat(2)].concat(),
+            expect!["hunk 2 is in the patch twice, and may be for several places in `f`; add context lines to each"],
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_file_goes_before_an_exact_match_elsewhere() {
+        check_applied("a\nb\na \n", "@@\n-a\n+c\n*** End of File\n", expect![[r#""a\nb\nc\n""#]]);
+        check_applied("a\r\nb", "@@\n+c\n*** End of File\n", expect![[r#""a\r\nb\r\nc""#]]);
+    }
+
+    #[test]
+    fn long_patches_and_many_anchors_take_little_time() {
+        const MAX_CPU_TIME: Duration = Duration::from_secs(5);
+        let start = thread_cpu_time();
+        for (above, below) in [("@@\n-a\n", "+y\n"), ("@@ -1 +1 @@\n-a\n\n", "+y\n")] {
+            let lines = "x\n".repeat(500_000);
+            let _ = parse(&format!("*** Begin Patch\n*** Update File: f\n{above}{lines}{below}*** End Patch\n"));
+            let _ = parse(&format!("*** Begin Patch\n*** Add File: f\n{lines}{below}*** End Patch\n"));
+            let _ = parse(&format!("--- a/f\n+++ b/f\n{above}{lines}{below}"));
+            let blank = "x\n\n".repeat(250_000);
+            let _ = parse(&format!("--- a/f\n+++ b/f\n{above}{blank}{below}"));
+        }
+        let files = parse(&format!("*** Begin Patch\n*** Update File: f\n{}-x\n", "@@ }a\n".repeat(1000))).unwrap();
+        let text = "}a\n".repeat(100_000) + &"x\n".repeat(3);
+        assert!(apply(&text, &files[0], "f").is_err());
+        let took = thread_cpu_time() - start;
+        assert!(took < MAX_CPU_TIME, "took {took:?}");
+    }
+
+    #[test]
+    fn a_relaxed_hunk_is_applied_once() {
+        for (text, hunk) in [
+            ("    a\n    c\n", "@@\n a\n+b\n"),
+            ("    a\n    c\n", "@@\n+b\n a\n"),
+            ("a \nc\n", "@@\n a\n+b\n"),
+            ("“a”\nc\n", "@@\n \"a\"\n+\"b\"\n"),
+            ("c\n    a", "@@\n a\n+b\n"),
+            ("    a\n    c\n", "@@\n-a\n+a\n+b\n"),
+        ] {
+            let files = parse(&format!("*** Begin Patch\n*** Update File: f\n{hunk}*** End Patch\n")).unwrap();
+            let once = apply(text, &files[0], "f").unwrap().text;
+            let again = apply(&once, &files[0], "f").map(|applied| applied.text);
+            assert!(again.is_err(), "{hunk}{text:?} -> {once:?} -> {again:?}");
+        }
+    }
+
+    #[test]
+    fn context_that_may_lack_its_mark_does_not_shift_new_lines() {
+        // Either the hunk is shifted by one space, or the space in front of its context is that of the line itself.
+        check_applied(
+            "fn f() {\n    a();\n    b();\n}\n",
+            "@@\n    a();\n+    x();\n    b();\n",
+            expect![
+                "the context of hunk 1 has one space less than `f` has; start each line of context with a space, before its own indentation"
+            ],
+        );
+        check_applied(
+            "fn f() {\n    a();\n    b();\n}\n",
+            "@@\n   a();\n+  x();\n   b();\n",
+            expect![[r#""fn f() {\n    a();\n    x();\n    b();\n}\n""#]],
+        );
+    }
+
+    #[test]
+    fn a_relaxed_match_that_the_new_lines_do_not_fit_is_one_too() {
+        // Line 1 has less indentation than the new line has.
+        check_applied(
+            "a\n    a\n",
+            "@@\n-  a\n+b\n",
+            expect![
+                "hunk 1 matches several places in `f`, at lines 1, 2; add context lines; line numbers are used only if every hunk header of the file has correct counts"
+            ],
+        );
+        // More than a message names are placed before the one that is left.
+        let text = " a\n".repeat(30) + "b\n";
+        let hunks = "@@\n-a\n+c\n";
+        check_applied(
+            &text,
+            hunks,
+            expect![
+                "hunk 1 matches several places in `f`, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and more; add context lines; line numbers are used only if every hunk header of the file has correct counts"
+            ],
+        );
     }
 }

@@ -24,7 +24,7 @@ use crate::read::digest::{Digest, Sha256Hasher};
 use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
 use crate::sys::stat::FileStat;
-use crate::tools::{ChangedFile, check_size};
+use crate::tools::{ChangedFile, check_size, remember_contents};
 use crate::txn::run::{PlannedStep, Transaction};
 use crate::txn::stage::FileBody;
 use crate::txn::step::StepError;
@@ -51,6 +51,7 @@ struct StandardAppendArgs {
     /// Relative to the workspace.
     #[serde(alias = "file_path", alias = "filePath")]
     path: String,
+    /// Appended text.
     content: String,
 }
 
@@ -159,6 +160,9 @@ impl Tool for AppendFile {
         target.carry_sensitivity(target.sensitivity);
         // An access that may append to a secret may not read it, and could guess contents by hashes.
         let unread = !written.created && target.resource().effective_sensitivity().secret;
+        if written.created {
+            remember_contents(&written, ticket.context());
+        }
         let changed = ChangedFile::new(target.shown, &written, ticket);
         let sha256 = changed.sha256.clone().filter(|_| !unread);
         Ok(Outcome { changed: ChangedFile { sha256, ..changed }, added })

@@ -26,7 +26,7 @@ use crate::read::digest::{Digest, check_match};
 use crate::root::FileToReplace;
 use crate::sys::errno::errno_error;
 use crate::tools::patch_args::{Args, CodexPatchArgs, CrewagentPatchArgs, DiffPatchArgs, StandardPatchArgs};
-use crate::tools::{check_size, read_text, short_change_id};
+use crate::tools::{check_size, read_bytes, read_text, short_change_id};
 use crate::txn::stage::FileBody;
 use crate::txn::write::{BatchTarget, DesiredContents, change_all};
 use crate::txn::write::{WriteResult, replace};
@@ -37,6 +37,7 @@ pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(),
         true => ToolBinding::standard::<StandardPatchArgs, StandardPatchResult>("apply_patch"),
         false => ToolBinding::standard::<DiffPatchArgs, StandardPatchResult>("apply_patch"),
     };
+    let standard = standard.with_model_text(Outcome::lines);
     let crewagent = ToolBinding::crewagent::<CrewagentPatchArgs, CrewagentPatchResult>("fs.apply_patch");
     let codex = ToolBinding::text::<CodexPatchArgs, StandardPatchResult>(Dialect::Codex, "apply_patch", Outcome::lines);
     registry.register(ApplyPatch { fence: fence.clone() }, [standard, crewagent, codex])
@@ -239,7 +240,6 @@ impl Tool for ApplyPatch {
                 let mut parts = Vec::new();
                 for (named, change, part) in self.target_names(&files, path.as_deref())? {
                     let (target, actions) = locate_target(&self.fence.locate(&named, cx)?, change)?;
-                    check_movable(&target, part.role)?;
                     parts.push(part);
                     if !places.insert(target.target.path()) {
                         let message = format!("the patch has the same file twice: `{}`", target.target.shown);
@@ -298,16 +298,6 @@ fn check_is_state(fence: &Fence, located: &LocatedPath) -> Result<(), ToolError>
         fence.run_state().map_or_else(|| "the state of a run".to_owned(), |state| format!("`@{}`", state.alias));
     let message = format!("`{}` is not in {state}; front matter can only be updated there", located.shown);
     Err(ToolError::new(ErrorKind::InvalidPath, message))
-}
-
-/// A file that a patch moves is written as a new one, and would lose the right to be executed.
-fn check_movable(target: &BatchTarget, role: PatchRole) -> Result<(), ToolError> {
-    let executable = target.planned_stat.is_some_and(|seen| seen.mode & 0o111 != 0);
-    if role != PatchRole::MoveSource || !executable {
-        return Ok(());
-    }
-    let message = format!("`{}` is executable, and a patch that moves it would change that", target.target.shown);
-    Err(ToolError::new(ErrorKind::InvalidArgs, message).hint("move it with another tool, then patch it"))
 }
 
 impl ApplyPatch {
@@ -439,24 +429,32 @@ impl DiffPatchPlan {
     fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         let (mut diffs, mut failure) = (DiffPreview::new(), None);
         self.previewed.clear();
-        let mut moved: Option<String> = None;
+        let mut moved: Option<Vec<u8>> = None;
         for (BatchTarget { target, planned_stat: seen }, part) in self.targets.iter().zip(&self.parts) {
             let file = &self.files[part.file];
             if part.role == PatchRole::MoveDestination {
-                if let Some(text) = moved.take() {
-                    diffs.add(&target.shown, None, Some(&FileContents::from_bytes(text.as_bytes())));
+                if let Some(bytes) = moved.take() {
+                    diffs.add(&target.shown, None, Some(&FileContents::from_bytes(&bytes)));
                 }
                 self.previewed.push(None);
                 continue;
             }
             let old = seen.map(|seen| FileContents::read_target(target, &seen, cx)).transpose()?;
             cx.check()?;
+            // Nothing of it is shown, or has to be text.
+            if let Some(bytes) = old.as_ref().and_then(FileContents::bytes).filter(|_| file.takes_any_contents()) {
+                diffs.add(&target.shown, old.as_ref(), None);
+                moved = (part.role == PatchRole::MoveSource).then(|| bytes.to_vec());
+                failure = failure.or_else(|| target.replacement_failure());
+                self.previewed.push(old.and_then(|old| old.digest));
+                continue;
+            }
             let text = old.as_ref().map_or(Some(""), FileContents::text);
             match text.map(|text| patch::apply(text, file, &target.shown)) {
                 Some(Ok(_)) if file.change == PatchKind::Delete => diffs.add(&target.shown, old.as_ref(), None),
                 Some(Ok(applied)) if part.role == PatchRole::MoveSource => {
                     diffs.add(&target.shown, old.as_ref(), None);
-                    moved = Some(applied.text);
+                    moved = Some(applied.text.into_bytes());
                 }
                 Some(Ok(applied)) => {
                     diffs.add(&target.shown, old.as_ref(), Some(&FileContents::from_bytes(applied.text.as_bytes())));
@@ -510,13 +508,14 @@ impl DiffPatchPlan {
                     let goal = match patch.role {
                         PatchRole::InPlace => patch.desired_contents(old, *if_match, ticket.context())?,
                         PatchRole::MoveSource => {
-                            moved = Some(patch.contents(old, *if_match, ticket.context())?);
+                            let bytes = patch.contents(old, *if_match, ticket.context())?;
+                            moved = old.map(|old| FileBody::MovedBytes { bytes, mode: old.stat.mode });
                             DesiredContents::Absent
                         }
                         PatchRole::MoveDestination => {
                             let contents = moved.take().filter(|_| old.is_none());
                             let contents = contents.ok_or_else(|| changed_error(&patch.target.shown))?;
-                            DesiredContents::Contents(FileBody::Bytes(contents))
+                            DesiredContents::Contents(contents)
                         }
                     };
                     left = left.checked_sub(goal.size()).ok_or_else(total_size_error)?;
@@ -524,7 +523,18 @@ impl DiffPatchPlan {
                 })?
             }
         };
-        targets.iter().for_each(|BatchTarget { target, .. }| target.carry_sensitivity(target.sensitivity));
+        // A secret is one under its new name too.
+        let mut carried = Sensitivity::default();
+        for (BatchTarget { target, .. }, part) in targets.iter().zip(parts) {
+            match part.role {
+                PatchRole::InPlace => target.carry_sensitivity(target.sensitivity),
+                PatchRole::MoveSource => carried = target.resource().effective_sensitivity(),
+                PatchRole::MoveDestination => {
+                    let secret = Sensitivity { protected: false, ..std::mem::take(&mut carried) };
+                    target.carry_sensitivity(target.sensitivity.union(secret));
+                }
+            }
+        }
         let done = patches.into_iter().zip(&written);
         Ok(done
             .map(|(patch, written)| PatchedFile::new(patch.target, patch.before, written.as_ref(), patch.hunks))
@@ -574,21 +584,34 @@ impl FilePatcher<'_> {
         if_match: Option<Digest>,
         cx: &CallContext<'_>,
     ) -> Result<Vec<u8>, ToolError> {
+        if let (Some(old), true) = (old, self.file.takes_any_contents()) {
+            let bytes = read_bytes(self.target, old, cx)?;
+            self.check_before(Digest::of(&bytes), if_match)?;
+            return Ok(bytes);
+        }
         let text = match (old, self.file.change) {
             (Some(old), _) => read_text(self.target, old, cx)?,
             (None, PatchKind::Create) => String::new(),
             (None, PatchKind::Modify | PatchKind::Delete) => return Err(errno_error(Errno::NOENT, &self.target.shown)),
         };
-        self.before = old.map(|_| Digest::of(text.as_bytes()));
-        check_match(&self.target.shown, if_match, self.before)?;
-        if let Some(now) = self.before {
-            check_previewed_digest(self.target, self.previewed, now)?;
+        match old {
+            Some(_) => self.check_before(Digest::of(text.as_bytes()), if_match)?,
+            None => check_match(&self.target.shown, if_match, None)?,
         }
         cx.check()?;
         let applied = patch::apply(&text, self.file, &self.target.shown)?;
         check_size("the patched file", "max_edit_bytes", applied.text.len() as u64, cx.limits.edit_bytes)?;
         self.hunks = applied.hunks;
         Ok(applied.text.into_bytes())
+    }
+}
+
+impl FilePatcher<'_> {
+    /// The old contents are those that the caller and the approver mean.
+    fn check_before(&mut self, before: Digest, if_match: Option<Digest>) -> Result<(), ToolError> {
+        self.before = Some(before);
+        check_match(&self.target.shown, if_match, self.before)?;
+        check_previewed_digest(self.target, self.previewed, before)
     }
 }
 

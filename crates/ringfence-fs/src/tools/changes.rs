@@ -246,7 +246,8 @@ impl Tool for ShowChange {
 /// The whole ID of a change that was named by a whole one or by its start, as texts for models have it. An ID that no
 /// change has stays as it is.
 pub(super) fn whole_change_id<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Result<String, ToolError> {
-    let is_short = wanted.len() >= short_change_id(wanted).len() && wanted.len() > 9;
+    // `c-` and 8 digits, or more of them.
+    let is_short = wanted.len() >= 10;
     let mut found: BTreeSet<&str> = known.filter(|id| *id == wanted || (is_short && id.starts_with(wanted))).collect();
     if found.contains(wanted) {
         return Ok(wanted.to_owned());

@@ -34,7 +34,9 @@ struct CopyFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
+    /// Source path.
     from: String,
+    /// Target path.
     to: String,
     /// Replace a file at `to`.
     #[serde(default, deserialize_with = "lenient::scalar")]

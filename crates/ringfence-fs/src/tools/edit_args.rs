@@ -22,6 +22,7 @@ pub(super) struct StandardEditArgs {
     /// Relative to the workspace.
     #[serde(alias = "file_path", alias = "filePath")]
     path: String,
+    /// Old text.
     #[schemars(required)]
     #[serde(alias = "old_text", alias = "old_string", alias = "oldString", alias = "old_str")]
     old_text: Option<String>,
@@ -35,6 +36,7 @@ pub(super) struct StandardEditArgs {
     /// Insert `newText` after this line instead; 0 is the top.
     #[serde(default, alias = "insert_line", deserialize_with = "lenient::optional_scalar")]
     insert_line: Option<usize>,
+    /// Further replacements.
     edits: Option<Vec<StandardEdit>>,
     /// Only if the file has this SHA-256 now.
     if_match_sha256: Option<String>,
@@ -43,10 +45,13 @@ pub(super) struct StandardEditArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct StandardEdit {
+    /// Old text.
     #[serde(alias = "old_text", alias = "old_string", alias = "oldString", alias = "old_str")]
     old_text: String,
+    /// New text.
     #[serde(alias = "new_text", alias = "new_string", alias = "newString", alias = "new_str")]
     new_text: String,
+    /// Every match.
     #[serde(default, alias = "replace_all", deserialize_with = "lenient::scalar")]
     replace_all: bool,
 }

@@ -21,7 +21,7 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::FileStat;
 use crate::tools::edit_args::{Args, ClaudeEditArgs, EditWork, GeminiReplaceArgs, MiniclawEditArgs, StandardEditArgs};
 use crate::tools::text_edit::{EditedText, apply_all, has_mixed_endings};
-use crate::tools::{ChangedFile, check_size, read_text, short_change_id};
+use crate::tools::{ChangedFile, check_size, read_text, remember_contents, short_change_id};
 use crate::txn::stage::FileBody;
 use crate::txn::write::replace;
 
@@ -29,7 +29,8 @@ use crate::txn::write::replace;
 const MOST_LINES: usize = 5;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let standard = ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file");
+    let standard =
+        ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file").with_model_text(Outcome::sentence);
     let miniclaw = ToolBinding::miniclaw::<MiniclawEditArgs, StandardEditResult>("edit_file", |outcome: &Outcome| {
         format!("ok: replaced {} match(es) in {}", outcome.replaced, outcome.changed.path)
     });
@@ -179,7 +180,7 @@ impl Tool for EditFile {
         let EditFilePlan { target, planned_stat: seen, work, if_match, previewed: shown } = plan;
         check_still_planned(&target, seen.as_ref(), ticket)?;
         let cx = ticket.context();
-        let (mut done, mut mixed_endings) = (None, false);
+        let (mut done, mut mixed_endings, mut is_seen) = (None, false, seen.is_none());
         let written = replace(&target, seen, ticket, |old| {
             let text = match (old, &work) {
                 (Some(old), _) => {
@@ -189,9 +190,11 @@ impl Tool for EditFile {
                 (None, EditWork::Create(_)) => String::new(),
                 (None, EditWork::Change(_)) => return Err(errno_error(Errno::NOENT, &target.shown)),
             };
+            let before = Digest::of(text.as_bytes());
             if if_match.is_some() {
-                check_match(&target.shown, if_match, Some(Digest::of(text.as_bytes())))?;
+                check_match(&target.shown, if_match, Some(before))?;
             }
+            is_seen |= cx.memory().is_some_and(|memory| memory.seen.contains(&before.bytes()));
             let EditedText { text: edited, replaced, lines, relaxations } = work.apply(&text, &target.shown, cx)?;
             mixed_endings = !has_mixed_endings(&text) && has_mixed_endings(&edited);
             done = Some((replaced, lines, relaxations));
@@ -199,6 +202,9 @@ impl Tool for EditFile {
         })?;
         target.carry_sensitivity(target.sensitivity);
         let (replaced, lines, relaxations) = done.unwrap_or_default();
+        if is_seen {
+            remember_contents(&written, cx);
+        }
         let changed = ChangedFile::new(target.shown, &written, ticket);
         Ok(Outcome { changed, replaced, mixed_endings, lines, relaxations })
     }

@@ -104,11 +104,7 @@ struct ChangedFile {
 }
 
 impl ChangedFile {
-    /// The contents that a session leaves are contents that it has seen.
     fn new(shown: String, written: &WriteResult, ticket: &Ticket<'_>) -> Self {
-        if let (Some(digest), Some(memory)) = (written.digest, ticket.context().memory()) {
-            memory.seen.add(digest.bytes());
-        }
         Self {
             path: shown,
             size: written.size,
@@ -147,6 +143,13 @@ impl ModelText for ChangedFile {
     }
 }
 
+/// Notes that the session has seen the contents that a call left: it sent all of them, or had seen those before.
+fn remember_contents(written: &WriteResult, cx: &CallContext<'_>) {
+    if let (Some(digest), Some(memory)) = (written.digest, cx.memory()) {
+        memory.seen.add(digest.bytes());
+    }
+}
+
 /// The ID of a change behind what it did, in texts for models.
 fn change_note(change: &str) -> String {
     format!(" ({})", short_change_id(change))
@@ -168,14 +171,17 @@ fn check_size(what: &str, setting: &str, size: u64, limit: u64) -> Result<(), To
 
 /// The text of a file that is about to be changed.
 fn read_text(target: &WriteTarget, old: &FileToReplace, cx: &CallContext<'_>) -> Result<String, ToolError> {
+    decode_text(read_bytes(target, old, cx)?, false, &target.shown)
+}
+
+/// The contents of a file that is about to be changed.
+fn read_bytes(target: &WriteTarget, old: &FileToReplace, cx: &CallContext<'_>) -> Result<Vec<u8>, ToolError> {
     let what = format!("`{}`", target.shown);
     check_size(&what, "max_appended_file_bytes", old.stat.size, cx.limits.appended_file_bytes)?;
     if old.stat.denies_read() {
         return Err(errno_error(Errno::ACCESS, &target.shown));
     }
-    let bytes =
-        read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| errno_error(errno, &target.shown))?;
-    decode_text(bytes, false, &target.shown)
+    read_up_to(&old.fd, cx.limits.appended_file_bytes, cx).map_err(|errno| errno_error(errno, &target.shown))
 }
 
 /// A pattern for paths below a directory. Without a slash it is for names, at any depth.

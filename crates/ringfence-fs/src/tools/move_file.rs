@@ -50,7 +50,9 @@ struct MoveFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
+    /// Old path.
     from: String,
+    /// New path.
     to: String,
     /// Replace a file at `to`.
     #[serde(default, deserialize_with = "lenient::scalar")]

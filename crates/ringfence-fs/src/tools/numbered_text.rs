@@ -1,11 +1,17 @@
 //! Numbered lines: the text of a file for models, as `N<tab>text`, in pages.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use ringfence_kernel::{Dialect, MODEL_TEXT_BYTES};
 
+use crate::edit::line_body;
+
 /// Bytes of a page that are for the lines below the text.
 const NOTES_BYTES: usize = 400;
+
+/// Bytes of a page that are for its lines.
+const PAGE_BYTES: usize = MODEL_TEXT_BYTES - NOTES_BYTES;
 
 /// Lines of a text, to be numbered.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +30,7 @@ pub(super) struct NumberedText<'a> {
 impl NumberedText<'_> {
     /// As many lines as fit, and a last line that says how to go on.
     pub(super) fn to_text(self, dialect: Dialect) -> String {
-        let Self { content, first, total, truncated, noun } = self;
+        let Self { content, first, total, noun, .. } = self;
         if content.is_empty() {
             return match total {
                 Some(0) => format!("[the {noun} is empty]"),
@@ -32,35 +38,35 @@ impl NumberedText<'_> {
                 None => format!("[line {first} is past the end of the {noun}]"),
             };
         }
-        let room = MODEL_TEXT_BYTES - NOTES_BYTES;
         let mut text = String::with_capacity((content.len() + content.len() / 4).min(MODEL_TEXT_BYTES));
-        let (mut number, mut cut_line) = (first, None);
-        for whole in content.split_inclusive('\n') {
-            let line = whole.strip_suffix('\n').unwrap_or(whole);
-            let line = line.strip_suffix('\r').unwrap_or(line);
-            let start = text.len();
-            let _ = writeln!(text, "{number}\t{line}");
-            if text.len() > room || (truncated && !whole.ends_with('\n')) {
-                if number > first {
-                    text.truncate(start);
-                    break;
-                }
-                // A line that fits into no page is shown in part.
-                text.truncate(text.floor_char_boundary(room));
-                text.truncate(text.trim_end_matches('\n').len());
-                let prefix = text.find('\t').map_or(0, |tab| tab + 1);
-                cut_line = Some((number, text.len() - prefix));
-                text.push('\n');
-                number += 1;
-                break;
-            }
+        let shown = self.whole_lines();
+        let mut number = shown.end;
+        for (number, line) in shown.zip(content.split_inclusive('\n')) {
+            let _ = writeln!(text, "{number}\t{}", line_body(line));
+        }
+        let mut cut_line = None;
+        if number == first {
+            // A line that fits into no page is shown in part.
+            let line = content.split_inclusive('\n').next().map_or("", line_body);
+            let _ = write!(text, "{number}\t{line}");
+            text.truncate(text.floor_char_boundary(PAGE_BYTES));
+            let prefix = text.find('\t').map_or(0, |tab| tab + 1);
+            cut_line = Some((number, text.len() - prefix));
+            text.push('\n');
             number += 1;
         }
         if content.contains("\r\n") {
             text.push_str("[lines end in CRLF]\n");
         }
         if let Some((number, shown)) = cut_line {
-            let _ = writeln!(text, "[line {number} is too long for a page; only its first {shown} bytes are shown]");
+            let rest = match command_tool(dialect) {
+                Some(tool) if noun == "file" => {
+                    format!("; the rest: `sed -n {number}p FILE | cut -b {}-` with {tool}", shown + 1)
+                }
+                _ => String::new(),
+            };
+            let _ =
+                writeln!(text, "[line {number} is too long for a page; only its first {shown} bytes are shown{rest}]");
         }
         let last = number - 1;
         let next = format!("go on with {} {number}", first_line_argument(dialect));
@@ -75,6 +81,34 @@ impl NumberedText<'_> {
         }
         text.truncate(text.trim_end_matches('\n').len().max(1));
         text
+    }
+}
+
+impl NumberedText<'_> {
+    /// The numbers of the lines that fit into a page whole.
+    pub(super) fn whole_lines(self) -> Range<u64> {
+        let (mut next, mut bytes) = (self.first, 0);
+        for line in self.content.split_inclusive('\n') {
+            let digits = next.checked_ilog10().unwrap_or(0) as usize + 1;
+            // The number, a tab, the line and its end.
+            bytes += digits + 1 + line_body(line).len() + 1;
+            if bytes > PAGE_BYTES || (self.truncated && !line.ends_with('\n')) {
+                break;
+            }
+            next += 1;
+        }
+        self.first..next
+    }
+}
+
+/// The tool that runs a command.
+fn command_tool(dialect: Dialect) -> Option<&'static str> {
+    match dialect {
+        Dialect::Claude => Some("Bash"),
+        Dialect::Codex => Some("exec_command"),
+        Dialect::Gemini => Some("run_shell_command"),
+        Dialect::Standard => Some("run_code"),
+        Dialect::Miniclaw | Dialect::Crewagent => None,
     }
 }
 
@@ -122,7 +156,7 @@ mod tests {
         let content = format!("{}\nnext\n", "ü".repeat(20_000));
         let lines = NumberedText { content: &content, first: 3, total: Some(4), truncated: false, noun: "file" };
         let text = lines.to_text(Dialect::Gemini);
-        let expected = "\n[line 3 is too long for a page; only its first 31598 bytes are shown]\n[lines 3–3 of 4; go on with start_line 4]";
+        let expected = "\n[line 3 is too long for a page; only its first 31598 bytes are shown; the rest: `sed -n 3p FILE | cut -b 31599-` with run_shell_command]\n[lines 3–3 of 4; go on with start_line 4]";
         assert!(text.ends_with(expected), "{}", &text[text.len() - 200..]);
     }
 
@@ -130,7 +164,7 @@ mod tests {
     fn a_part_ends_with_a_whole_line() {
         let part = |content| NumberedText { content, first: 1, total: Some(9), truncated: true, noun: "file" };
         assert_eq!(part("a\nb").to_text(Dialect::Claude), "1\ta\n[lines 1–1 of 9; go on with offset 2]");
-        let expected = "1\ta\n[line 1 is too long for a page; only its first 1 bytes are shown]\n[lines 1–1 of 9; go on with offset 2]";
+        let expected = "1\ta\n[line 1 is too long for a page; only its first 1 bytes are shown; the rest: `sed -n 1p FILE | cut -b 2-` with Bash]\n[lines 1–1 of 9; go on with offset 2]";
         assert_eq!(part("a").to_text(Dialect::Claude), expected);
     }
 

@@ -46,6 +46,7 @@ pub(super) struct DiffPatchArgs {
     #[serde(alias = "file_path", alias = "filePath")]
     #[schemars(skip)]
     path: Option<String>,
+    /// The diff.
     #[schemars(with = "String")]
     #[serde(alias = "input", alias = "diff")]
     patch: PatchInput,

@@ -162,7 +162,11 @@ impl TryFrom<StandardReadArgs> for Args {
         let StandardReadArgs { path, encoding, start_line, end_line, offset, limit } = args;
         let window = match (offset, limit) {
             (None, None) => line_range(start_line, end_line)?,
-            _ => line_range(start_line.or(offset.or(Some(1))), end_line.or(page_end(start_line.or(offset), limit)))?,
+            _ => {
+                // Models count from 0 at times, and mean the first line.
+                let first = start_line.or(offset.map(|offset| offset.max(1))).unwrap_or(1);
+                line_range(Some(first), end_line.or(page_end(Some(first), limit)))?
+            }
         };
         if window.is_some() && encoding == ContentEncoding::Base64 {
             return Err(ToolError::invalid("encoding", "must be utf-8 when lines are requested"));

@@ -35,8 +35,9 @@ use crate::tools::read_args::{
     OversizePolicy, ReaderKind, StandardReadArgs,
 };
 
-/// Images with more bytes, or more pixels in a row or a column, are not shown: models' APIs refuse them.
-const MOST_IMAGE_BYTES: u64 = 5_000_000;
+/// Images with more bytes, or more pixels in a row or a column, are not shown: models' APIs refuse them. As base64 these
+/// are 5,000,000 bytes.
+const MOST_IMAGE_BYTES: u64 = 3_750_000;
 const MOST_PIXELS: u32 = 8000;
 
 const BOM: char = '\u{feff}';
@@ -177,9 +178,7 @@ impl Tool for ReadFile {
                     ReaderKind::Program => read_for_program(&located, &file, &args, cx),
                     ReaderKind::Model | ReaderKind::ImageViewer => read_for_model(&located, &file, &args, cx),
                 }?;
-                if let (Some(digest), Some(memory)) = (outcome.digest, cx.memory()) {
-                    memory.seen.add(digest.bytes());
-                }
+                outcome.remember(args.reader, cx);
                 Ok(outcome)
             }
         }
@@ -384,6 +383,30 @@ impl Outcome {
             lines: None,
             changed_during_read: false,
             form: ReadForm::File,
+        }
+    }
+}
+
+impl Outcome {
+    /// Notes what of the file's contents the session has seen: lines that are shown whole, or all of it.
+    fn remember(&self, reader: ReaderKind, cx: &CallContext<'_>) {
+        let (Some(digest), Some(memory), false) = (self.digest, cx.memory(), self.changed_during_read) else { return };
+        match (&self.form, reader) {
+            (ReadForm::Image(_), _) => memory.seen.add(digest.bytes()),
+            (ReadForm::File, ReaderKind::Model) => {
+                let lines = NumberedText {
+                    content: &self.payload,
+                    first: self.window.map_or(1, |window| window.first),
+                    total: self.lines,
+                    truncated: self.truncated,
+                    noun: "file",
+                };
+                memory.seen.add_lines(digest.bytes(), lines.whole_lines(), self.lines);
+            }
+            (ReadForm::File, ReaderKind::Program) if self.window.is_none() && !self.truncated => {
+                memory.seen.add(digest.bytes());
+            }
+            (ReadForm::File | ReadForm::Output | ReadForm::Directory, _) => {}
         }
     }
 }

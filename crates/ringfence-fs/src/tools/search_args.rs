@@ -28,10 +28,12 @@ pub(super) struct StandardSearchArgs {
     /// File or directory to search; default: the workspace.
     #[serde(default, alias = "file_path", alias = "filePath", alias = "dir_path", alias = "directory")]
     path: Option<String>,
+    /// Searched text.
     pattern: String,
     /// `pattern` is a regular expression.
     #[serde(default, deserialize_with = "lenient::scalar")]
     regex: bool,
+    /// Ignore case.
     #[serde(default, deserialize_with = "lenient::scalar")]
     ignore_case: bool,
     /// Only files whose path matches this glob.
@@ -48,6 +50,7 @@ pub(super) struct StandardSearchArgs {
     #[serde(default, deserialize_with = "lenient::optional_scalar")]
     #[schemars(range(min = 1))]
     max_matches: Option<u64>,
+    /// Include them.
     #[serde(default, deserialize_with = "lenient::scalar")]
     include_ignored: bool,
 }

@@ -143,6 +143,13 @@ impl Replacement<'_> {
             Err(TextMatchError::Ambiguous { relaxation, lines }) if !all => {
                 Err(self.ambiguous_relaxed_error(relaxation, &lines))
             }
+            Err(TextMatchError::TooLarge) => {
+                let message = format!(
+                    "{} is not in `{}` as it is written, and the file is too large for relaxed matching",
+                    self.field, self.shown
+                );
+                Err(ToolError::new(ErrorKind::EditNotFound, message).hint("copy the text exactly"))
+            }
             _ => Err(self.with_nearest_lines(self.not_found_error())),
         }
     }

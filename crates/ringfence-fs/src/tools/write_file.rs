@@ -15,7 +15,7 @@ use crate::preview::{DiffPreview, FileContents, check_previewed, check_still_pla
 use crate::read::content::{hash, hash_up_to};
 use crate::read::digest::{Digest, check_match};
 use crate::sys::stat::{FileKind, FileStat};
-use crate::tools::{ChangedFile, ContentEncoding, check_size};
+use crate::tools::{ChangedFile, ContentEncoding, check_size, remember_contents};
 use crate::txn::stage::FileBody;
 use crate::txn::write::replace;
 
@@ -41,6 +41,7 @@ struct StandardWriteArgs {
     /// Relative to the workspace.
     #[serde(alias = "file_path", alias = "filePath")]
     path: String,
+    /// New contents.
     content: String,
     #[serde(default)]
     encoding: ContentEncoding,
@@ -118,30 +119,33 @@ struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OverwritePolicy {
     Any,
-    /// Those whose contents this session has read or written. Holds the name of the tool that reads one.
-    Seen(&'static str),
+    /// Those whose contents this session has read or written. Holds the names of the tools that read and edit one.
+    Seen {
+        read: &'static str,
+        edit: &'static str,
+    },
 }
 
 impl From<ClaudeWriteArgs> for Args {
     fn from(args: ClaudeWriteArgs) -> Self {
-        Self::for_model(args.file_path, args.content, "Read")
+        Self::for_model(args.file_path, args.content, OverwritePolicy::Seen { read: "Read", edit: "Edit" })
     }
 }
 
 impl From<GeminiWriteArgs> for Args {
     fn from(args: GeminiWriteArgs) -> Self {
-        Self::for_model(args.file_path, args.content, "read_file")
+        Self::for_model(args.file_path, args.content, OverwritePolicy::Seen { read: "read_file", edit: "replace" })
     }
 }
 
 impl Args {
-    fn for_model(path: String, content: String, read_tool: &'static str) -> Self {
+    fn for_model(path: String, content: String, overwrite: OverwritePolicy) -> Self {
         Self {
             path: PathArg::Standard(path),
             content: content.into_bytes(),
             parents: ParentDirPolicy::CreateMissing,
             if_match: None,
-            overwrite: OverwritePolicy::Seen(read_tool),
+            overwrite,
         }
     }
 }
@@ -208,8 +212,8 @@ impl Tool for WriteFile {
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
         let target = WriteTarget::find(&located, WriteTargetKind::File, parents)?;
         let seen = target.stat()?;
-        if let (Some(old), OverwritePolicy::Seen(read_tool)) = (&seen, overwrite) {
-            if_match = check_seen(&located, &target, old, read_tool, cx)?;
+        if let (Some(old), OverwritePolicy::Seen { read, edit }) = (&seen, overwrite) {
+            if_match = check_seen(&located, &target, old, (read, edit), cx)?;
         }
         let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
         let mut accesses = vec![ResourceAccess { action, resource: target.resource() }];
@@ -254,6 +258,7 @@ impl Tool for WriteFile {
             }
             Ok(FileBody::Bytes(content))
         })?;
+        remember_contents(&written, ticket.context());
         Ok(ChangedFile::new(target.shown, &written, ticket))
     }
 }
@@ -263,7 +268,7 @@ fn check_seen(
     located: &LocatedPath,
     target: &WriteTarget,
     old: &FileStat,
-    read_tool: &str,
+    (read_tool, edit_tool): (&str, &str),
     cx: &CallContext<'_>,
 ) -> Result<Option<Digest>, ToolError> {
     if old.size == 0 || old.kind != FileKind::File {
@@ -283,8 +288,10 @@ fn check_seen(
     };
     let digest = hash(&located.mount.digests, &file, &target.shown, cx)?;
     let is_seen = |digest: &Digest| cx.memory().is_some_and(|memory| memory.seen.contains(&digest.bytes()));
-    match digest.filter(is_seen) {
-        Some(digest) => Ok(Some(digest)),
-        None => refuse(&format!("read it with {read_tool} first")),
+    match digest {
+        Some(digest) if is_seen(&digest) => Ok(Some(digest)),
+        // Without a digest, nothing tells whether it was.
+        None => refuse(&format!("it is too large to be replaced whole; change it with {edit_tool}")),
+        Some(_) => refuse(&format!("read it with {read_tool} first")),
     }
 }

@@ -22,13 +22,17 @@ impl WriteTarget {
         ticket: &Ticket<'_>,
     ) -> Result<FileBody, ToolError> {
         let Some(guard) = self.guard() else { return Ok(body) };
-        let bytes = match body {
-            FileBody::Bytes(bytes) => bytes,
-            FileBody::File { from, stamp } => self.read_contents(&FileToReplace { fd: from, stat: stamp }, ticket)?,
+        let body = match body {
+            FileBody::Bytes(_) | FileBody::MovedBytes { .. } => body,
+            FileBody::File { from, stamp } => {
+                FileBody::Bytes(self.read_contents(&FileToReplace { fd: from, stat: stamp }, ticket)?)
+            }
         };
         let before = old.map(|old| self.read_contents(old, ticket)).transpose()?;
-        self.ask_rule(guard, before.as_deref(), Some(&bytes), ticket)?;
-        Ok(FileBody::Bytes(bytes))
+        if let FileBody::Bytes(bytes) | FileBody::MovedBytes { bytes, .. } = &body {
+            self.ask_rule(guard, before.as_deref(), Some(bytes), ticket)?;
+        }
+        Ok(body)
     }
 
     /// Asks the rule whether the file may go.

@@ -29,6 +29,11 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) enum FileBody {
     Bytes(Vec<u8>),
+    /// Bytes of a file that moves and changes at once; the new file gets the mode of the old one.
+    MovedBytes {
+        bytes: Vec<u8>,
+        mode: u32,
+    },
     /// As much as another file has; a new file gets its mode too.
     File {
         from: OwnedFd,
@@ -42,6 +47,7 @@ impl FileBody {
         match (old, self) {
             (Some(_), _) => 0o600,
             (None, Self::Bytes(_)) => 0o644,
+            (None, Self::MovedBytes { mode, .. }) => mode & 0o777,
             (None, Self::File { stamp, .. }) => stamp.mode & 0o777 | 0o600,
         }
     }
@@ -139,7 +145,9 @@ impl StagedFile {
             write_all(self.fd.as_fd(), bytes).map_err(|errno| errno_error(errno, shown))
         };
         match body {
-            FileBody::Bytes(bytes) => bytes.chunks(CHUNK).try_for_each(&mut put)?,
+            FileBody::Bytes(bytes) | FileBody::MovedBytes { bytes, .. } => {
+                bytes.chunks(CHUNK).try_for_each(&mut put)?
+            }
             FileBody::File { from, stamp } => {
                 let mut chunk = vec![0; CHUNK];
                 let mut done = 0;

@@ -62,7 +62,7 @@ impl DesiredContents {
     /// Size of the new contents in bytes.
     pub(crate) fn size(&self) -> u64 {
         match self {
-            Self::Contents(FileBody::Bytes(bytes)) => bytes.len() as u64,
+            Self::Contents(FileBody::Bytes(bytes) | FileBody::MovedBytes { bytes, .. }) => bytes.len() as u64,
             Self::Contents(FileBody::File { .. }) | Self::Absent => 0,
         }
     }

@@ -93,6 +93,8 @@ pub(crate) struct FsFixture {
 pub(crate) struct FixtureReply {
     pub(crate) text: String,
     pub(crate) error: Option<ErrorKind>,
+    /// The text of a value for models, which MCP shows.
+    pub(crate) for_model: Option<String>,
 }
 
 impl FsFixture {
@@ -217,7 +219,8 @@ impl FsFixture {
         });
         runtime.shutdown_background();
         let reply = reply.unwrap();
-        FixtureReply { error: reply.error_kind(), text: reply.text }
+        let for_model = reply.outcome.as_ref().ok().and_then(|value| value.model_text(session.dialect));
+        FixtureReply { error: reply.error_kind(), text: reply.text, for_model }
     }
 
     /// A call that must succeed; its value, in the standard dialect.

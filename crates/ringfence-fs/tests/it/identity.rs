@@ -275,6 +275,29 @@ fn a_secret_that_is_moved_or_copied_stays_one_and_the_next_process_knows() {
 }
 
 #[test]
+fn a_secret_that_a_patch_moves_stays_one_and_keeps_its_mode() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for (hunk, to) in
+        [("", "notes.txt"), ("@@\n-KEY=SECRET\n+KEY=OTHER-SECRET\n", "notes.txt"), ("", "new/deep/notes.txt")]
+    {
+        let person = ScriptedApprover::approving();
+        let world = FsFixture::with(setup(&person));
+        world.write(".env", ENV);
+        std::fs::set_permissions(world.root.join(".env"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let patch = format!("*** Begin Patch\n*** Update File: .env\n*** Move to: {to}\n{hunk}*** End Patch\n");
+        world.value("apply_patch", &json!({"patch": patch}));
+        assert_eq!(person.count(), 1);
+        let mode = std::fs::metadata(world.root.join(to)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{to}");
+        world.value("read_file", &json!({"path": to}));
+        assert_eq!(person.count(), 2, "{patch}");
+        let world = world.reopened(setup(&ScriptedApprover::denying()));
+        std::fs::rename(world.root.join(to), world.root.join("other.txt")).unwrap();
+        check_secret(&world, "other.txt");
+    }
+}
+
+#[test]
 fn a_directory_that_moves_takes_its_secrets_along() {
     let person = ScriptedApprover::approving();
     let world = FsFixture::with(setup(&person));

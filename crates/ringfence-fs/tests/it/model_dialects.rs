@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::{Dialect, ErrorKind, MODEL_TEXT_BYTES};
+use ringfence_kernel::{CallLimits, Dialect, ErrorKind, MODEL_TEXT_BYTES};
 use serde_json::{Value, json};
 
 use crate::fixture::{FsFixture, FsFixtureConfig};
+use crate::model_edits::without_ids;
 
 fn fixture(dialect: Dialect) -> FsFixture {
     FsFixture::with(FsFixtureConfig::of(dialect))
@@ -181,6 +182,96 @@ fn a_write_over_contents_that_the_session_has_not_seen_is_refused() {
 }
 
 #[test]
+fn contents_are_seen_once_every_line_was_shown() {
+    for (dialect, read, write, first) in
+        [(Dialect::Claude, "Read", "Write", "offset"), (Dialect::Gemini, "read_file", "write_file", "start_line")]
+    {
+        let world = fixture(dialect);
+        let replaces = |path: &str| world.call(write, &json!({"file_path": path, "content": "x\n"})).error.is_none();
+        let shows = |path: &str, first_line: u64, limit: u64| {
+            world.call(read, &json!({"file_path": path, first: first_line, "limit": limit})).text
+        };
+        world.write("a", "one\ntwo\nthree\n");
+        shows("a", 9, 1);
+        assert!(!replaces("a"), "nothing was shown");
+        shows("a", 2, 5);
+        assert!(!replaces("a"), "the first line was not shown");
+        shows("a", 1, 1);
+        assert!(replaces("a"));
+        // Two pages.
+        world.write("long", (0..3000).map(|number| format!("{number}\n")).collect::<String>());
+        shows("long", 1, 2000);
+        assert!(!replaces("long"));
+        shows("long", 2001, 2000);
+        assert!(replaces("long"));
+        // A line that is shown in part.
+        world.write("wide", "w".repeat(40_000));
+        shows("wide", 1, 1);
+        assert!(!replaces("wide"));
+    }
+}
+
+#[test]
+fn an_edit_of_contents_that_were_not_seen_leaves_such_contents() {
+    for (dialect, read, edit, write) in
+        [(Dialect::Claude, "Read", "Edit", "Write"), (Dialect::Gemini, "read_file", "replace", "write_file")]
+    {
+        let world = fixture(dialect);
+        let edits = |old: &str, new: &str| {
+            let reply = world.call(edit, &json!({"file_path": "a", "old_string": old, "new_string": new}));
+            assert_eq!(reply.error, None, "{}", reply.text);
+        };
+        let replaces =
+            |content: &str| world.call(write, &json!({"file_path": "a", "content": content})).error.is_none();
+        world.write("a", "one\ntwo\n");
+        edits("one", "1");
+        assert!(!replaces("x\n"));
+        world.call(read, &json!({"file_path": "a"}));
+        edits("two", "2");
+        assert!(replaces("x\n"));
+        edits("x", "y");
+        assert!(replaces("z\n"));
+    }
+}
+
+#[test]
+fn a_file_that_is_too_large_to_hash_is_refused_with_what_works() {
+    let limits = CallLimits { hash_bytes: 10, ..CallLimits::for_dialect(Dialect::Claude) };
+    let world = FsFixture::with(FsFixtureConfig { limits, ..FsFixtureConfig::of(Dialect::Claude) });
+    world.write("large", "more than ten bytes\n");
+    world.call("Read", &json!({"file_path": "large"}));
+    let reply = world.call("Write", &json!({"file_path": "large", "content": "x"}));
+    assert!(reply.text.ends_with("it is too large to be replaced whole; change it with Edit"), "{}", reply.text);
+}
+
+#[test]
+fn the_error_of_a_model_family_is_bounded() {
+    let world = fixture(Dialect::Claude);
+    let reply = world.call("Read", &json!({"x".repeat(100_000): 1}));
+    assert_eq!(reply.error, Some(ErrorKind::InvalidArgs));
+    assert!(reply.text.len() <= MODEL_TEXT_BYTES, "{} bytes", reply.text.len());
+}
+
+#[test]
+fn changes_are_one_line_each_over_mcp() {
+    let world = fixture(Dialect::Standard);
+    world.write("a", "one\ntwo\n");
+    let patch = "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n 1\n-two\n+2\n--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+b\n";
+    for (tool, arguments, expected) in [
+        ("edit_file", json!({"path": "a", "oldText": "one", "newText": "1"}), "edited a line 1 (c-ID)"),
+        ("apply_patch", json!({"patch": patch}), "M a\nA b (c-ID)"),
+        ("append_file", json!({"path": "a", "content": "3\n"}), "appended to a, 6 bytes (c-ID)"),
+        ("copy_file", json!({"from": "a", "to": "c"}), "created c, 6 bytes (c-ID)"),
+        ("move_file", json!({"from": "c", "to": "d"}), "moved c to d (c-ID)"),
+        ("create_directory", json!({"path": "e"}), "created the directory e (c-ID)"),
+        ("delete_file", json!({"path": "d"}), "deleted d (c-ID)"),
+    ] {
+        let reply = world.call(tool, &arguments);
+        assert_eq!(without_ids(&reply.for_model.unwrap_or_default()), expected, "{tool}: {}", reply.text);
+    }
+}
+
+#[test]
 fn an_undo_takes_the_short_id_of_a_change() {
     for (dialect, undo) in [(Dialect::Claude, "Undo"), (Dialect::Gemini, "undo"), (Dialect::Codex, "undo")] {
         let world = fixture(dialect);
@@ -258,7 +349,7 @@ fn an_image_is_shown_as_one() {
         world.write("cut.png", &PNG[..12]);
         assert_eq!(world.error(tool, &json!({path: "cut.png"})), ErrorKind::NotText);
         let mut large = PNG.to_vec();
-        large.resize(5_000_001, 0);
+        large.resize(3_750_001, 0);
         world.write("large.png", large);
         assert_eq!(world.error(tool, &json!({path: "large.png"})), ErrorKind::ReadLimit);
     }

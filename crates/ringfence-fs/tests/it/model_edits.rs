@@ -1,6 +1,10 @@
 //! Edits as models send them: the arguments that are accepted, what is matched, and the exact replies.
 
 use expect_test::{Expect, expect};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
 use ringfence_kernel::{Dialect, ErrorKind, Preset};
 use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
@@ -265,4 +269,69 @@ fn undo_takes_the_short_id_of_a_reply() {
     assert_eq!(world.error("undo", &json!({"change": &change[..9]})), ErrorKind::NotFound);
     world.value("undo", &json!({"change": &change[..10]}));
     assert_eq!(world.read("f"), "a\n");
+}
+
+#[test]
+fn null_is_the_default_of_a_flag_and_line_zero_the_first() {
+    EditExample::claude(
+        "a\nb\n",
+        json!({"file_path": "src/a.rs", "old_string": "b", "new_string": "x", "replace_all": null}),
+    )
+    .check(expect![[r#"
+            edited src/a.rs line 2 (c-ID)
+            -> "a\nx\n""#]]);
+    let world = FsFixture::new();
+    world.write("a", "1\n2\n");
+    assert_eq!(world.value("read_file", &json!({"path": "a", "offset": 0, "limit": 1}))["content"], "1\n");
+}
+
+/// Lines that differ in what relaxations are about.
+fn any_lines(count: std::ops::Range<usize>) -> impl Strategy<Value = String> {
+    let line = select(vec!["a", "  a", "    a", "b ", "  b", "“c”", "d – e", "f", ""]);
+    vec(line, count).prop_map(|lines| lines.iter().map(|line| format!("{line}\n")).collect())
+}
+
+#[test]
+fn the_diff_of_the_preview_is_what_is_written() {
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    let edits = (any_lines(1..8), any_lines(1..4), any_lines(0..4));
+    let made = std::cell::Cell::new(0);
+    let result = TestRunner::new(config).run(&edits, |(content, old, new)| {
+        for (dialect, tool) in [(Dialect::Claude, "Edit"), (Dialect::Codex, "apply_patch")] {
+            let person = ScriptedApprover::approving();
+            let setup =
+                FsFixtureConfig { preset: Preset::Ask, person: Some(person.clone()), ..FsFixtureConfig::of(dialect) };
+            let world = FsFixture::with(setup);
+            world.write("f", &content);
+            let marked =
+                |mark: char, text: &str| text.lines().map(|line| format!("{mark}{line}\n")).collect::<String>();
+            let patch = format!(
+                "*** Begin Patch\n*** Update File: f\n@@\n{}{}*** End Patch\n",
+                marked('-', &old),
+                marked('+', &new)
+            );
+            let arguments = match dialect {
+                Dialect::Claude => json!({"file_path": "f", "old_string": old.trim(), "new_string": new.trim()}),
+                _ => json!({"input": patch}),
+            };
+            let reply = world.call(tool, &arguments);
+            let written = world.read("f");
+            if reply.error.is_some() || written == content {
+                prop_assert_eq!(written, content.clone());
+                continue;
+            }
+            made.set(made.get() + 1);
+            let shown = person.last_request().preview.text();
+            let (_, diff) = shown.split_once('\n').unwrap();
+            let other = FsFixture::new();
+            other.write("f", &content);
+            other.value("apply_patch", &json!({"patch": format!("{diff}\n")}));
+            prop_assert_eq!(other.read("f"), written, "{}", diff);
+        }
+        Ok(())
+    });
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+    assert!(made.get() > 5, "{} edits were made", made.get());
 }

@@ -78,6 +78,25 @@ fn a_file_is_moved_and_changed_at_once() {
 }
 
 #[test]
+fn files_that_are_not_text_are_moved_and_deleted() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let world = world();
+    let bytes = b"\x7fELF\0\xff".as_slice();
+    std::fs::write(world.root.join("tool"), bytes).unwrap();
+    std::fs::set_permissions(world.root.join("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(world.root.join("data"), bytes).unwrap();
+    let patch = "*** Begin Patch\n*** Update File: tool\n*** Move to: bin/tool\n*** Delete File: data\n*** End Patch\n";
+    let reply = world.call("apply_patch", &json!({"input": patch}));
+    assert_eq!(without_ids(&reply.text), "D tool\nA bin/tool\nD data (c-ID)");
+    assert_eq!(std::fs::read(world.root.join("bin/tool")).unwrap(), bytes);
+    assert_eq!(std::fs::metadata(world.root.join("bin/tool")).unwrap().permissions().mode() & 0o777, 0o755);
+    assert!(!world.root.join("data").exists());
+    // A hunk is about text.
+    let patch = "*** Begin Patch\n*** Update File: bin/tool\n*** Move to: t\n@@\n-x\n+y\n*** End Patch\n";
+    assert_eq!(world.error("apply_patch", &json!({"input": patch})), ErrorKind::NotText);
+}
+
+#[test]
 fn a_patch_changes_all_files_or_none_and_is_undone_as_one() {
     let standard = FsFixture::new();
     standard.write("a", "a\n");

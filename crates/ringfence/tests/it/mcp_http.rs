@@ -353,7 +353,7 @@ fn a_reply_fits_into_a_message() {
     let params = json!({"name": "read_file", "arguments": {"path": "controls"}});
     let answer = served.ask(&served.token, "tools/call", params);
     let said = answer.message()["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
-    assert!(said.ends_with("only its first 31598 bytes are shown]"), "{said}");
+    assert!(said.ends_with("bytes are shown; the rest: `sed -n 1p FILE | cut -b 31599-` with run_code]"), "{said}");
     assert!(answer.body.len() <= 1 << 20, "{}", answer.body.len());
 }
 
