@@ -17,13 +17,6 @@ use serde_json::{Map, Value, json};
 use crate::mcp::plain_text;
 use crate::mcp::truncate::{self, ReplyCopies};
 
-/// Tools of the `standard` dialect that most tasks begin with.
-const CORE_TOOLS: [&str; 7] =
-    ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
-
-/// Tools of the other dialects that most tasks do without.
-const EXTRA_TOOLS: [&str; 4] = ["WebFetch", "WebSearch", "web_fetch", "google_web_search"];
-
 /// Form of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ToolResultFormat {
@@ -50,11 +43,7 @@ pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool 
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
     tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));
-    let is_core = match definition.dialect {
-        Dialect::Standard => CORE_TOOLS.contains(&&*definition.name),
-        _ => !EXTRA_TOOLS.contains(&&*definition.name),
-    };
-    if is_core {
+    if definition.dialect.is_core_tool(&definition.name) {
         // Claude Code keeps the schemas of other tools back until its model searches for them.
         tool.meta = Some(meta("anthropic/alwaysLoad", Value::Bool(true)));
     }
