@@ -108,8 +108,11 @@ fn the_core_tools_are_loaded_at_once() {
 fn a_model_is_told_how_paths_and_approvals_work() {
     let site = site();
     let docs = format!("docs={}", site.outside.display());
-    let cases: [(&[&str], &[&str]); 4] = [
+    let cases: [(&[&str], &[&str]); 7] = [
         (&[], &["relative to the workspace", "approval", "undo", "network"]),
+        (&["--dialect", "claude"], &["relative to", "approval", "Undo reverts", "run by Bash have no network"]),
+        (&["--dialect", "codex"], &["approval", "undo reverts", "run by exec_command have no network"]),
+        (&["--dialect", "gemini"], &["approval", "undo reverts", "run by run_shell_command have no network"]),
         (&["--mount", &docs], &["@docs (read-only)"]),
         (&["--deny-tool", "run_code", "--deny-tool", "undo"], &["relative to the workspace"]),
         (&["--dialect", "crewagent"], &["@project"]),
