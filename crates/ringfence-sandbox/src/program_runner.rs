@@ -92,7 +92,7 @@ impl ProgramRunner {
             (_, []) | (None, _) => None,
             (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
         };
-        let start = StartedShell::new(program, &session)?;
+        let start = StartedShell::new(program, &session, &view)?;
         let job = JailJob {
             argv: program.argv(&start.directory),
             script: program.script(),
@@ -144,6 +144,7 @@ impl ProgramRunner {
             }
         };
         let tool = cx.origin().map(|origin| origin.tool.clone()).unwrap_or_default();
+        let directory = start_directory(program, &session, &view);
         let new = NewJob { command: program.code.clone(), tool, mode: program.mode, limits, view, input };
         let EnteredJob { job, network, is_first } = session.enter(new, &self.setup.sessions)?;
         let thread = JobThread {
@@ -151,7 +152,7 @@ impl ProgramRunner {
             session: Arc::clone(&session),
             job: Arc::clone(&job),
             program: program.clone(),
-            directory: start_directory(program, &session),
+            directory,
             toolchains: self.setup.toolchains.clone(),
             input: their_input,
             network,
@@ -267,11 +268,11 @@ struct StartedShell {
 }
 
 impl StartedShell {
-    fn new(program: &RunCodeProgram, session: &CommandSession) -> Result<Self, ToolError> {
+    fn new(program: &RunCodeProgram, session: &CommandSession, view: &WorkspaceView) -> Result<Self, ToolError> {
         let is_carried = program.command.as_ref().is_some_and(|command| command.start == StartDirectory::Carried);
         let pipe = is_carried.then(DirectoryPipe::new).transpose();
         let pipe = pipe.map_err(|cause| tool_error(&JailError::Io("make a pipe", cause)))?;
-        Ok(Self { directory: start_directory(program, session), pipe })
+        Ok(Self { directory: start_directory(program, session, view), pipe })
     }
 
     /// Keeps the directory for the next command, and returns what a reply says about it.
@@ -286,10 +287,10 @@ impl StartedShell {
     }
 }
 
-fn start_directory(program: &RunCodeProgram, session: &CommandSession) -> String {
+fn start_directory(program: &RunCodeProgram, session: &CommandSession, view: &WorkspaceView) -> String {
     match program.command.as_ref().map(|command| &command.start) {
         Some(StartDirectory::Carried) => session.directory(),
-        Some(StartDirectory::Given(path)) => jail_path(path),
+        Some(StartDirectory::Given(path)) => jail_path(path, &view.workspace.path),
         None => WORKSPACE.to_owned(),
     }
 }

@@ -37,6 +37,7 @@ pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(),
         true => ToolBinding::standard::<StandardPatchArgs, StandardPatchResult>("apply_patch"),
         false => ToolBinding::standard::<DiffPatchArgs, StandardPatchResult>("apply_patch"),
     };
+    let standard = standard.with_model_text(Outcome::lines);
     let crewagent = ToolBinding::crewagent::<CrewagentPatchArgs, CrewagentPatchResult>("fs.apply_patch");
     let codex = ToolBinding::text::<CodexPatchArgs, StandardPatchResult>(Dialect::Codex, "apply_patch", Outcome::lines);
     registry.register(ApplyPatch { fence: fence.clone() }, [standard, crewagent, codex])

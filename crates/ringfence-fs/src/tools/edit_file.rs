@@ -29,7 +29,8 @@ use crate::txn::write::replace;
 const MOST_LINES: usize = 5;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
-    let standard = ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file");
+    let standard =
+        ToolBinding::standard::<StandardEditArgs, StandardEditResult>("edit_file").with_model_text(Outcome::sentence);
     let miniclaw = ToolBinding::miniclaw::<MiniclawEditArgs, StandardEditResult>("edit_file", |outcome: &Outcome| {
         format!("ok: replaced {} match(es) in {}", outcome.replaced, outcome.changed.path)
     });

@@ -116,23 +116,23 @@ fn matches_are_grouped_by_file() {
         &world,
         "Grep",
         content(json!({})),
-        "b.py\n2: fn\nsrc/a.rs\n1: fn a() {}\n3: fn b() {}\n[3 matches in 2 files]",
+        "b.py\n2\tfn\nsrc/a.rs\n1\tfn a() {}\n3\tfn b() {}\n[3 matches in 2 files]",
     );
     check(
         &world,
         "Grep",
         content(json!({"-i": true, "type": "py", "-n": true})),
-        "b.py\n1: FN\n2: fn\n[2 matches in 1 file]",
+        "b.py\n1\tFN\n2\tfn\n[2 matches in 1 file]",
     );
     check(
         &world,
         "Grep",
         content(json!({"-C": "1", "glob": "*.rs"})),
-        "src/a.rs\n1: fn a() {}\n2- // none\n3: fn b() {}\n[2 matches in 1 file]",
+        "src/a.rs\n1\tfn a() {}\n2-\t// none\n3\tfn b() {}\n[2 matches in 1 file]",
     );
-    let page = "b.py\n2: fn\n[1 match in 1 file; there are more: go on with offset 1, or narrow the search]";
+    let page = "b.py\n2\tfn\n[1 match in 1 file; there are more: go on with offset 1, or narrow the search]";
     assert_eq!(world.call("Grep", &content(json!({"head_limit": 1}))).text, page);
-    let page = "src/a.rs\n1: fn a() {}\n[1 match in 1 file; there are more: go on with offset 2, or narrow the search]";
+    let page = "src/a.rs\n1\tfn a() {}\n[1 match in 1 file; there are more: go on with offset 2, or narrow the search]";
     assert_eq!(world.call("Grep", &content(json!({"head_limit": 1, "offset": 1}))).text, page);
     check(&world, "Grep", json!({"pattern": "absent"}), "[no match in 2 files]");
     let refused = world.call("Grep", &json!({"pattern": "a", "multiline": true}));
@@ -140,12 +140,12 @@ fn matches_are_grouped_by_file() {
     assert_eq!(world.error("Grep", &json!({"pattern": "a", "type": "pyt"})), ErrorKind::InvalidArgs);
     let world = fixture(Dialect::Gemini);
     world.write("b.py", "FN\nfn(\n");
-    check(&world, "grep_search", json!({"pattern": "fn"}), "b.py\n1: FN\n2: fn(\n[2 matches in 1 file]");
+    check(&world, "grep_search", json!({"pattern": "fn"}), "b.py\n1\tFN\n2\tfn(\n[2 matches in 1 file]");
     check(
         &world,
         "grep_search",
         json!({"pattern": "fn", "case_sensitive": true, "include_pattern": "*.py"}),
-        "b.py\n2: fn(\n[1 match in 1 file]",
+        "b.py\n2\tfn(\n[1 match in 1 file]",
     );
     check(
         &world,

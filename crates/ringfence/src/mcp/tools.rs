@@ -84,7 +84,7 @@ fn schema_object(schema: &Value, prepare: fn(&mut Value)) -> Arc<JsonObject> {
 }
 
 /// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false,
-/// null or empty, and that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
+/// null or empty, that a number is not negative, and that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
 fn compact_schema(schema: &mut Value) {
     drop_widths(schema);
     drop_silent_keywords(schema);
@@ -106,6 +106,9 @@ fn drop_silent_keywords(schema: &mut Value) {
             }
             if fields.contains_key("type") && fields.get("additionalProperties") == Some(&Value::Bool(false)) {
                 fields.remove("additionalProperties");
+            }
+            if fields.get("type").is_some_and(|kind| kind == "integer") && fields.get("minimum") == Some(&json!(0)) {
+                fields.remove("minimum");
             }
             fields.values_mut().for_each(drop_silent_keywords);
         }
