@@ -335,11 +335,14 @@ impl RealClient {
     }
 }
 
-/// What a run has, each by the path of its workspace.
+/// A part of a run that depends on the path of its workspace.
+type ByWorkspace<'a, T> = Box<dyn FnOnce(&Path) -> T + 'a>;
+
+/// The calls of a run's model, the files that are there, and who hears of the results.
 pub(super) struct RunPlan<'a> {
-    pub(super) script: Box<dyn FnOnce(&Path) -> Vec<ScriptedCall> + 'a>,
-    pub(super) fill: Box<dyn FnOnce(&Path) -> io::Result<()> + 'a>,
-    pub(super) observer: Box<dyn FnOnce(&Path) -> CallObserver + 'a>,
+    pub(super) script: ByWorkspace<'a, Vec<ScriptedCall>>,
+    pub(super) fill: ByWorkspace<'a, io::Result<()>>,
+    pub(super) observer: ByWorkspace<'a, CallObserver>,
 }
 
 /// A client that is installed, and what it is run with.
