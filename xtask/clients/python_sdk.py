@@ -91,7 +91,7 @@ async def check_list_and_call(connect, mode):
         assert reading.annotations.read_only_hint is True, reading
         write("a.txt", "one\n")
         result = await client.call_tool("read_file", {"path": "a.txt"})
-        assert not result.is_error and [block.text for block in result.content] == ["one\n"], result
+        assert not result.is_error and [block.text for block in result.content] == ["1\tone"], result
         missing = await client.call_tool("read_file", {"path": "missing"})
         assert missing.is_error and "`missing`" in missing.content[0].text, missing
         assert "{" not in missing.content[0].text, missing

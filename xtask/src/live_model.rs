@@ -1,88 +1,238 @@
-//! `cargo xtask test --model URL NAME`: a live model works through the agent: it makes a file, reads it and edits it. What
-//! counts is what is in the workspace and in the ledger, not what the model says.
+//! `cargo xtask test --model URL NAME [DIALECT…]`: five tasks for a live model, in each dialect, three tries each.
+//!
+//! A try is one run of `ringfence agent` in a new workspace. It counts by what is in the workspace and what the model says,
+//! not by how it went about it. Each result is added to a file below `target/tmp/live-model` as soon as it is known, and a
+//! try that is in the file is not made again: a run can be ended at any time, and dialects can be run one by one. The
+//! prompts name no tool, so that they are the same in every dialect.
 
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use crate::external_tools::ChildGuard;
 use crate::{print_status, root};
+
+/// Tries of each task: a small model does not always succeed.
+const TRIES: usize = 3;
+
+/// Time limit of a try: a small model on a busy machine takes a minute to its first word.
+const MAX_TRY_TIME: Duration = Duration::from_secs(600);
+
+const DIALECTS: [&str; 5] = ["standard", "claude", "codex", "gemini", "miniclaw"];
 
 /// One thing to do, and what is there when it is done.
 struct ModelTask {
+    name: &'static str,
     prompt: &'static str,
-    /// Contents of `greeting.txt` afterwards.
-    contents: &'static str,
-    /// A word of the ledger.
-    ledger: Option<&'static str>,
+    files: &'static [(&'static str, &'static str)],
+    /// A file, and its contents afterwards but for white space at the end.
+    expected: (&'static str, &'static str),
     /// A word of the answer.
     answer: Option<&'static str>,
 }
 
-const TASKS: [ModelTask; 3] = [
+const TASKS: [ModelTask; 5] = [
     ModelTask {
+        name: "create",
         prompt: "Create the file greeting.txt with exactly this content: hello world",
-        contents: "hello world",
-        ledger: Some("greeting.txt"),
+        files: &[],
+        expected: ("greeting.txt", "hello world"),
         answer: None,
     },
     ModelTask {
-        prompt: "Read the file greeting.txt with the tool and tell me its content.",
-        contents: "hello world",
-        ledger: None,
-        answer: Some("hello world"),
+        name: "read",
+        prompt: "Read the file secret.txt and tell me the number that is in it.",
+        files: &[("secret.txt", "the number is 48151\n")],
+        expected: ("secret.txt", "the number is 48151"),
+        answer: Some("48151"),
     },
     ModelTask {
-        prompt: "Use edit_file to change the word world to the word fence in greeting.txt.",
-        contents: "hello fence",
-        ledger: Some("greeting.txt"),
+        name: "edit a line",
+        prompt: "In config.ini, change the port from 80 to 8080. Change nothing else.",
+        files: &[("config.ini", "[server]\nhost = localhost\nport = 80\nname = demo\n")],
+        expected: ("config.ini", "[server]\nhost = localhost\nport = 8080\nname = demo"),
         answer: None,
+    },
+    ModelTask {
+        name: "find and fix",
+        prompt: "One Python file below src defines the function add, and it subtracts by mistake. Find it and fix it so that it adds.",
+        files: &[
+            ("src/names.py", "def greet(name):\n    return 'hello ' + name\n"),
+            ("src/numbers.py", "def add(a, b):\n    return a - b\n"),
+        ],
+        expected: ("src/numbers.py", "def add(a, b):\n    return a + b"),
+        answer: None,
+    },
+    ModelTask {
+        name: "run",
+        prompt: "Run the program answer.py with python3 and tell me what it prints.",
+        files: &[("answer.py", "print(6 * 7 * 1009)\n")],
+        expected: ("answer.py", "print(6 * 7 * 1009)"),
+        answer: Some("42378"),
     },
 ];
 
-/// Attempts of each: a small model does not always succeed.
-const TRIES: usize = 3;
+/// A try: dialect, task and number.
+type TryKey = (String, String, usize);
 
-/// False where the model did not do one of them.
-pub(crate) fn run(url: &str, model: &str) -> bool {
+/// False where a try could not be made, or the best dialect has fewer than four tasks.
+pub(crate) fn run(url: &str, model: &str, wanted: &[&str]) -> bool {
+    if let Some(name) = wanted.iter().find(|name| !DIALECTS.contains(name)) {
+        print_status(&format!("unknown dialect `{name}`; available: {}", DIALECTS.join(", ")));
+        return false;
+    }
     if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
         return false;
     }
-    let dir = root().join("target/tmp/live-model");
-    let (workspace, config) = (dir.join("workspace"), dir.join("config.toml"));
-    // It is not there the first time.
-    let _ = std::fs::remove_dir_all(&dir);
-    let settings = format!(
-        "preset = \"edits\"\ndialect = \"miniclaw\"\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
-         temperature = 0.2\nmax_tool_iterations = 8\n[tools]\nallow = [\"read_file\", \"write_file\", \"edit_file\"]\n"
-    );
-    let made = std::fs::create_dir_all(&workspace).and_then(|()| std::fs::write(&config, settings));
-    if made.is_err() {
-        print_status("cannot create the workspace");
-        return false;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = model.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let dir = root().join("target/tmp/live-model").join(name);
+    let results = dir.join("results.tsv");
+    let mut known = read_results(&results);
+    for dialect in DIALECTS.iter().filter(|name| wanted.is_empty() || wanted.contains(name)) {
+        for task in &TASKS {
+            for number in 0..TRIES {
+                let key = ((*dialect).to_owned(), task.name.to_owned(), number);
+                if known.contains_key(&key) {
+                    continue;
+                }
+                let settings = TrySettings { url, model, dialect, dir: &dir.join("try") };
+                let done = settings.make(task).and_then(|done| add_result(&results, &key, done).map(|()| done));
+                let done = match done {
+                    Ok(done) => done,
+                    Err(error) => {
+                        print_status(&format!("{dialect}, {}: cannot make a try: {error}", task.name));
+                        return false;
+                    }
+                };
+                print_status(&format!("{dialect}, {}, try {}: {}", task.name, number + 1, word(done)));
+                known.insert(key, done);
+            }
+        }
     }
-    TASKS.iter().all(|task| (0..TRIES).any(|_| run_task(task, &dir, &workspace)))
+    print_table(&known)
 }
 
-fn run_task(task: &ModelTask, dir: &Path, workspace: &Path) -> bool {
-    let mut command = Command::new(root().join("target/debug/ringfence"));
-    command.env("RINGFENCE_STATE_DIR", dir.join("state")).current_dir(dir).stdin(Stdio::null());
-    command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(dir.join("config.toml"));
-    let Ok(printed_text) = command.arg("--workspace").arg(workspace).output() else {
-        print_status("cannot start the agent");
-        return false;
-    };
-    let text = String::from_utf8_lossy(&printed_text.stdout);
-    let last = text.lines().last().unwrap_or_default();
-    let contents = std::fs::read_to_string(workspace.join("greeting.txt")).unwrap_or_default();
-    let ledger = last.split_once("\"ledger\":").map(|(_, ledger)| ledger).unwrap_or_default();
-    let holds = [
-        ("the file", contents.trim_end() == task.contents),
-        ("the ledger", task.ledger.is_none_or(|word| ledger.contains(word))),
-        ("the answer", task.answer.is_none_or(|word| last.contains(word))),
-    ];
-    let missing: Vec<&str> = holds.iter().filter(|(_, holds)| !holds).map(|(what, _)| *what).collect();
-    match missing.is_empty() {
-        true => print_status(&format!("ok: {}", task.prompt)),
-        false => print_status(&format!("failed ({} is wrong): {}", missing.join(", "), task.prompt)),
+fn word(done: bool) -> &'static str {
+    if done { "done" } else { "not done" }
+}
+
+/// Successes of three by task and dialect. True if a dialect has four tasks of five, each with two successes or more.
+fn print_table(known: &BTreeMap<TryKey, bool>) -> bool {
+    let titles: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
+    print_status(&format!("| dialect | {} | tasks |", titles.join(" | ")));
+    print_status(&format!("|---|{}", "---|".repeat(TASKS.len() + 1)));
+    let mut best = 0;
+    for dialect in DIALECTS {
+        let cell = |task: &ModelTask| {
+            let of_task = known.iter().filter(|((of, name, _), _)| of == dialect && name == task.name);
+            let tries: Vec<bool> = of_task.map(|(_, done)| *done).collect();
+            (tries.iter().filter(|done| **done).count(), tries.len())
+        };
+        let cells: Vec<(usize, usize)> = TASKS.iter().map(cell).collect();
+        let solved = cells.iter().filter(|(done, tries)| *tries == TRIES && done * 2 > TRIES).count();
+        best = best.max(solved);
+        let shown: Vec<String> = cells
+            .iter()
+            .map(|(done, tries)| if *tries == 0 { "-".to_owned() } else { format!("{done} of {tries}") })
+            .collect();
+        print_status(&format!("| {dialect} | {} | {solved} of {} |", shown.join(" | "), TASKS.len()));
     }
-    missing.is_empty()
+    best >= TASKS.len() - 1
+}
+
+/// Results as lines of dialect, task, number and outcome. A line that was cut off is not one.
+fn read_results(file: &Path) -> BTreeMap<TryKey, bool> {
+    fs::read_to_string(file).unwrap_or_default().lines().filter_map(parse_result).collect()
+}
+
+fn parse_result(line: &str) -> Option<(TryKey, bool)> {
+    let mut fields = line.split('\t');
+    let (dialect, task) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+    let number = fields.next()?.parse().ok()?;
+    let done = match fields.next()? {
+        "done" => true,
+        "not done" => false,
+        _ => return None,
+    };
+    Some(((dialect, task, number), done))
+}
+
+fn add_result(file: &Path, (dialect, task, number): &TryKey, done: bool) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(file)?;
+    writeln!(file, "{dialect}\t{task}\t{number}\t{}", word(done))
+}
+
+struct TrySettings<'a> {
+    url: &'a str,
+    model: &'a str,
+    dialect: &'a str,
+    dir: &'a Path,
+}
+
+impl TrySettings<'_> {
+    /// Runs the agent, and says whether the task was done. An error if the model gave no answer.
+    fn make(&self, task: &ModelTask) -> io::Result<bool> {
+        let Self { url, model, dialect, dir } = self;
+        // Of the try before.
+        let _ = fs::remove_dir_all(dir);
+        let workspace = dir.join("workspace");
+        fs::create_dir_all(&workspace)?;
+        for (name, text) in task.files {
+            let file = workspace.join(name);
+            fs::create_dir_all(file.parent().unwrap_or(&workspace))?;
+            fs::write(file, text)?;
+        }
+        let config = format!(
+            "preset = \"edits\"\ndialect = {dialect:?}\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
+             temperature = 0.2\nmax_tool_iterations = 8\n"
+        );
+        fs::write(dir.join("config.toml"), config)?;
+        let mut command = Command::new(root().join("target/debug/ringfence"));
+        command.env("RINGFENCE_STATE_DIR", dir.join("state")).current_dir(dir).stdin(Stdio::null());
+        command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(dir.join("config.toml"));
+        let output = dir.join("events.jsonl");
+        command.arg("--workspace").arg(&workspace).stdout(fs::File::create(&output)?);
+        let mut running = ChildGuard(command.spawn()?);
+        let until = Instant::now() + MAX_TRY_TIME;
+        let status = loop {
+            match running.0.try_wait()? {
+                Some(status) => break Some(status),
+                None if Instant::now() > until => break None,
+                None => std::thread::sleep(Duration::from_millis(200)),
+            }
+        };
+        // The model could not be reached, or the config is wrong: nothing was shown.
+        if status.and_then(|status| status.code()).is_some_and(|code| matches!(code, 2 | 3)) {
+            return Err(io::Error::other("the model gave no answer"));
+        }
+        let events = fs::read_to_string(output)?;
+        let last = events.lines().last().unwrap_or_default();
+        let (name, wanted) = task.expected;
+        let contents = fs::read_to_string(workspace.join(name)).unwrap_or_default();
+        // Thousands may be set off in an answer.
+        let answer = last.replace([',', '\u{a0}'], "");
+        Ok(contents.trim_end() == wanted && task.answer.is_none_or(|word| answer.contains(word)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{add_result, parse_result, read_results};
+
+    #[test]
+    fn results_are_read_back_and_a_cut_line_is_none() {
+        let file = std::env::temp_dir().join(format!("live-model-{}", std::process::id()));
+        let key = ("claude".to_owned(), "edit a line".to_owned(), 2);
+        add_result(&file, &key, true).unwrap();
+        add_result(&file, &("codex".to_owned(), "run".to_owned(), 0), false).unwrap();
+        let known = read_results(&file);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!((known.len(), known.get(&key)), (2, Some(&true)));
+        assert_eq!(parse_result("claude\trun\t1\tdo"), None);
+        assert_eq!(parse_result("claude\tru"), None);
+    }
 }

@@ -58,7 +58,9 @@ const USAGE: &str =
   test         check format, lints, dependencies (with cargo-deny) and documentation; run all tests and doc tests
   test --full  the same with long races, many property cases, every crash point, a real search engine and a real
                browser, which it installs if possible
-  test --model run the agent with a live model on an OpenAI-compatible server: create, read and edit a file
+  test --model URL NAME [DIALECT…]
+               run the agent with a live model on an OpenAI-compatible server: five tasks in each dialect, three tries
+               each; results are kept below target, and a run goes on where the last one ended
   bench fs     cost of file tools
   bench        the same; PART is read, replace, list or large
   bench overlay
@@ -81,7 +83,8 @@ const USAGE: &str =
                the same, with results as JSON on standard output, or in docs/benchmarks.md
   clients [mcp [NAME]]
                test our server with real clients and a scripted model, the official Python SDK and the Inspector: do
-               files and errors reach the model; downloads them on the first run
+               tools, files and errors reach the model, and do calls of a client's own tools do the same to the files
+               through ours; downloads them on the first run
   conformance  run the official MCP conformance suite against our server; downloads it on the first run
   diffs        apply changes of this repository's history, in the forms that models write diffs in, and compare the files
   fuzz         run all or the named fuzz targets, for a minute or N seconds each; failing inputs are minimized
@@ -94,6 +97,8 @@ const USAGE: &str =
   package      build archives, a Debian package and checksums in target/package
   road         trace the functions that a call crosses, and hold them to their ceilings; takes another checkout too
   schemathesis test the HTTP API with requests generated from its OpenAPI document; downloads it on the first run
+  surface      count the tokens of tool definitions and results by dialect, and hold them to their limits; downloads the
+               tokenizer on the first run
   screenshots  make screenshots of the web UI for the README, in docs/images
   vocabulary   measure type names, module cycles and the wording of texts against their limits; `--details` lists
                every name and phrase";
@@ -105,7 +110,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["bench", ref bench @ ..] if flags != [false; 2] => report::report(bench, flags[0], flags[1]),
         ["test"] => run_tests(&[]),
-        ["test", "--model", url, name] => live_model::run(url, name),
+        ["test", "--model", url, name, ref dialects @ ..] => live_model::run(url, name, dialects),
         ["test", "--full"] => {
             browser::install();
             searxng::install();

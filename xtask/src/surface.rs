@@ -31,6 +31,9 @@ const NAME_WORDS: [&str; 25] = [
     "model", "parse", "query", "server", "state", "store", "test", "token", "types", "user", "util", "view",
 ];
 
+/// Tokens of what `grep -rn` itself prints in the workspace of the measurement, and of a line about its exit.
+const GREP_TOKENS: u64 = 1760;
+
 const MAX_SESSION_TOKENS: u64 = 40_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,9 +204,12 @@ fn print_cost(dialect: &SurfaceDialect, cost: &SurfaceCost) -> bool {
         let times = SESSION.iter().find(|(it, _)| it == operation).map_or(0, |(_, times)| *times);
         session = session.and_then(|sum: u64| Ok(sum + times * tokens.as_ref().map_err(|_| "a call failed")?));
         let tokens = tokens.as_ref().map(|tokens| *tokens).map_err(String::as_str);
-        // A program's output is its own.
-        let is_program_output = dialect.name == "codex" && *operation == Operation::Search;
-        line(operation.title(), tokens, Some(operation.max_tokens()).filter(|_| !is_program_output), "tokens");
+        // This dialect searches by commands: the output is that of `grep -rn`, and we may add nothing to it.
+        let (title, most) = match (dialect.name, operation) {
+            ("codex", Operation::Search) => ("search, 50 matches, by `grep -rn`", GREP_TOKENS),
+            _ => (operation.title(), operation.max_tokens()),
+        };
+        line(title, tokens, Some(most), "tokens");
     }
     line("the session", session, Some(MAX_SESSION_TOKENS), "tokens");
     are_met

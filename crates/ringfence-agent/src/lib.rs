@@ -21,6 +21,7 @@ mod request;
 mod run;
 mod text_calls;
 mod tool_calls;
+mod tool_loading;
 
 pub use event::{AgentEvent, AgentObserver, AnnouncingApprover, SilentObserver};
 pub use history::{MessageHistory, NoTranscript, TranscriptError, TranscriptStore, complete_calls};
@@ -35,3 +36,4 @@ pub use outcome::{AgentOutcome, AgentStopReason};
 pub use probe::{ToolCallSupport, probe};
 pub use repair::CallRepair;
 pub use run::Agent;
+pub use tool_loading::{LOAD_TOOLS, ToolLoading};

@@ -51,6 +51,11 @@ impl TokenEstimator {
         Self { fixed_bytes, bytes_per_token: BYTES_PER_TOKEN }
     }
 
+    /// The same after more tools are sent. What was learned stays.
+    pub(crate) fn set_tools(&mut self, system: &str, tools: &[ToolSpec]) {
+        self.fixed_bytes = Self::new(system, tools).fixed_bytes;
+    }
+
     fn tokens(&self, bytes: usize) -> u64 {
         (bytes as f64 / self.bytes_per_token) as u64
     }

@@ -27,6 +27,7 @@ use crate::repeat_detector::RepeatDetector;
 use crate::request::{ModelRequestOptions, TokenEstimator};
 use crate::text_calls;
 use crate::tool_calls::MOST_CALLS;
+use crate::tool_loading::{OfferedTools, ToolLoading};
 
 const SUMMARY_NOTE: &str = "this prompt has no steps left, so no more tools can be called; summarise in plain words what was \
                          done, what was found and what is left to do";
@@ -49,6 +50,7 @@ pub struct Agent {
     pub temperature: Option<f64>,
     pub max_tokens: Option<u64>,
     pub repair: CallRepair,
+    pub tool_loading: ToolLoading,
     pub limits: AgentLimits,
     /// Hears the records of `host`.
     pub tap: LedgerSink,
@@ -58,14 +60,16 @@ pub struct Agent {
 impl Agent {
     /// Works on a prompt. Always comes back, with something to say.
     pub async fn run(&self, prompt: &str, history: &mut MessageHistory, cancel: &CancellationToken) -> AgentOutcome {
-        let tools = self.tools();
+        let catalog = &self.session.catalog;
+        let tools = OfferedTools::new(catalog, self.session.dialect, self.tool_loading, history.messages());
         self.tap.reset();
         let started = Instant::now();
         let mut run = AgentRun {
             agent: self,
             cancel,
             deadline: self.limits.time.map(|time| started + time),
-            token_estimator: TokenEstimator::new(&self.system, &tools),
+            token_estimator: TokenEstimator::new(&self.system, &tools.sent),
+            tools,
             history,
             steps: 0,
             usage: TokenUsage::default(),
@@ -78,21 +82,12 @@ impl Agent {
             noted_cut: false,
         };
         let ended = match run.history.prompt(prompt) {
-            Ok(()) => run.drive(&tools).await,
+            Ok(()) => run.drive().await,
             Err(lost) => FinalAnswer::without_text(AgentStopReason::Transcript(lost)),
         };
         let outcome = run.into_outcome(ended, started.elapsed());
         self.observer.on_event(&AgentEvent::Finished { outcome: &outcome });
         outcome
-    }
-
-    fn tools(&self) -> Vec<ToolSpec> {
-        let offered = self.session.catalog.list().map(|tool| ToolSpec {
-            name: tool.name.to_string(),
-            description: tool.description.clone(),
-            parameters: tool.parameters.clone(),
-        });
-        offered.collect()
     }
 }
 
@@ -103,6 +98,7 @@ pub(crate) struct AgentRun<'a> {
     pub(crate) cancel: &'a CancellationToken,
     pub(crate) history: &'a mut MessageHistory,
     pub(crate) token_estimator: TokenEstimator,
+    pub(crate) tools: OfferedTools,
     pub(crate) steps: u32,
     pub(crate) usage: TokenUsage,
     pub(crate) estimated: bool,
@@ -137,14 +133,17 @@ enum LoopControl {
 }
 
 impl AgentRun<'_> {
-    async fn drive(&mut self, tools: &[ToolSpec]) -> FinalAnswer {
+    async fn drive(&mut self) -> FinalAnswer {
         let mut aside = None;
+        let all = Arc::clone(&self.tools.all);
+        let tools = &*all;
         loop {
             if let Some(end) = self.stop_requested() {
                 return FinalAnswer::without_text(end);
             }
             self.emit(&AgentEvent::Step { step: self.steps + 1 });
-            let answer = match self.request(ModelRequestOptions { tools, note: aside }).await {
+            let sent = Arc::clone(&self.tools.sent);
+            let answer = match self.request(ModelRequestOptions { tools: &sent, note: aside }).await {
                 Ok(answer) => answer,
                 Err(end) => return FinalAnswer::without_text(end),
             };

@@ -54,6 +54,7 @@ impl AgentRun<'_> {
                         let kind = result.reply.error_kind();
                         bad += u32::from(matches!(kind, Some(ErrorKind::InvalidArgs | ErrorKind::UnknownTool)));
                         over = over.or(self.check_denials(&result, denied_before));
+                        self.load_tools(call);
                         result
                     }
                     Err((result, end)) => {
@@ -87,9 +88,17 @@ impl AgentRun<'_> {
         over.or((self.bad_answers >= self.agent.limits.bad_answers).then_some(AgentStopReason::BadCalls))
     }
 
+    /// Sends what a call loads with the next requests.
+    fn load_tools(&mut self, call: &RequestedCall) {
+        if self.tools.load(call) {
+            self.token_estimator.set_tools(&self.agent.system, &self.tools.sent);
+        }
+    }
+
     /// Whether a call changes nothing, so that it does not matter which of several is made first.
     fn only_reads(&self, call: &RequestedCall) -> bool {
-        self.agent.session.catalog.get(&call.name).is_some_and(|tool| tool.capabilities.is_read_only())
+        let definition = self.agent.session.catalog.get(&call.name);
+        self.tools.is_load_call(call) || definition.is_some_and(|tool| tool.capabilities.is_read_only())
     }
 
     /// Makes one call.
@@ -102,6 +111,9 @@ impl AgentRun<'_> {
             return Err((self.failed_call(skipped_call_error(&end)), end));
         }
         self.emit(&AgentEvent::Call { call });
+        if self.tools.is_load_call(call) {
+            return Ok(AgentToolCallResult { reply: self.tools.load_reply(call), duration: Duration::ZERO });
+        }
         let started = Instant::now();
         let id = self.host_id(call, number);
         let listener =

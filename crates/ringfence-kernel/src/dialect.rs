@@ -22,6 +22,13 @@ pub enum Dialect {
     Gemini,
 }
 
+/// Tools of `standard` that most tasks begin with.
+const STANDARD_CORE_TOOLS: [&str; 7] =
+    ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
+
+/// Tools of the model families that most tasks do without.
+const FAMILY_EXTRA_TOOLS: [&str; 4] = ["WebFetch", "WebSearch", "web_fetch", "google_web_search"];
+
 impl Dialect {
     /// Every dialect.
     pub const ALL: [Self; 6] =
@@ -67,6 +74,16 @@ impl Dialect {
             let family = families.iter().find(|(prefix, _)| part.starts_with(prefix)).map(|(_, dialect)| *dialect);
             family.or(is_reasoning_model.then_some(Self::Codex))
         })
+    }
+
+    /// True for a tool that most tasks need, by its name in this dialect: its definition is given to a model at once, and
+    /// those of the others on demand. Every tool of the dialects that other systems fix is one.
+    pub fn is_core_tool(self, name: &str) -> bool {
+        match self {
+            Self::Standard => STANDARD_CORE_TOOLS.contains(&name),
+            Self::Claude | Self::Codex | Self::Gemini => !FAMILY_EXTRA_TOOLS.contains(&name),
+            Self::Miniclaw | Self::Crewagent => true,
+        }
     }
 
     /// The dialect of a name; `None` for an unknown one.

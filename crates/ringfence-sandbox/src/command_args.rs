@@ -80,7 +80,6 @@ pub(crate) struct RunShellCommandArgs {
     command: String,
     #[serde(default)]
     description: Option<String>,
-    /// Relative to the workspace.
     #[serde(default, alias = "directory", alias = "path")]
     dir_path: Option<String>,
     /// For servers and watchers.

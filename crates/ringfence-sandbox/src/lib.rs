@@ -60,6 +60,7 @@ pub use job::{ExitReason, JailError, JailJob, JailScript, OutputCapture, OutputS
 pub use limits::JailLimits;
 pub use output::{CapturedOutput, HeadTailBuffer};
 pub use run_code::{RunCodeSetup, register};
+pub use run_request::command_time;
 pub use sandbox::{Sandbox, SandboxSettings};
 pub use toolchains::{Toolchain, detect};
 

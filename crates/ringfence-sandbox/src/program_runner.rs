@@ -100,7 +100,7 @@ impl ProgramRunner {
             (_, []) | (None, _) => None,
             (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
         };
-        let start = StartedShell::new(program, &session)?;
+        let start = StartedShell::new(program, &session, &view)?;
         // In a shared network each program could use the egress of the others.
         let network = if channel.is_none() { session.network() } else { None };
         let job = JailJob {
@@ -152,6 +152,7 @@ impl ProgramRunner {
                 (Some(ours), Some(theirs))
             }
         };
+        let directory = start_directory(program, &session, &view);
         let origin = cx.origin().cloned().unwrap_or_default();
         let new = NewJob {
             command: program.code.clone(),
@@ -168,7 +169,7 @@ impl ProgramRunner {
             sandbox,
             job: Arc::clone(&job),
             program: program.clone(),
-            directory: start_directory(program, &session),
+            directory,
             toolchains: self.setup.toolchains.clone(),
             input: their_input,
             network,
@@ -286,11 +287,11 @@ struct StartedShell {
 }
 
 impl StartedShell {
-    fn new(program: &RunCodeProgram, session: &CommandSession) -> Result<Self, ToolError> {
+    fn new(program: &RunCodeProgram, session: &CommandSession, view: &WorkspaceView) -> Result<Self, ToolError> {
         let is_carried = program.command.as_ref().is_some_and(|command| command.start == StartDirectory::Carried);
         let pipe = is_carried.then(DirectoryPipe::new).transpose();
         let pipe = pipe.map_err(|cause| tool_error(&JailError::Io("make a pipe", cause)))?;
-        Ok(Self { directory: start_directory(program, session), pipe })
+        Ok(Self { directory: start_directory(program, session, view), pipe })
     }
 
     /// Keeps the directory for the next command, and returns what a reply says about it.
@@ -305,10 +306,10 @@ impl StartedShell {
     }
 }
 
-fn start_directory(program: &RunCodeProgram, session: &CommandSession) -> String {
+fn start_directory(program: &RunCodeProgram, session: &CommandSession, view: &WorkspaceView) -> String {
     match program.command.as_ref().map(|command| &command.start) {
         Some(StartDirectory::Carried) => session.directory(),
-        Some(StartDirectory::Given(path)) => jail_path(path),
+        Some(StartDirectory::Given(path)) => jail_path(path, &view.workspace.path),
         None => WORKSPACE.to_owned(),
     }
 }

@@ -80,6 +80,11 @@ pub(crate) struct RunCodeProgram {
 /// Time limit of a command line, if neither the call nor the config says more.
 const COMMAND_TIME: Duration = Duration::from_secs(120);
 
+/// Run time of a command tool's command, where the call does not set one.
+pub fn command_time(limits: &CallLimits) -> Duration {
+    limits.run_time.max(COMMAND_TIME).min(limits.longest_run_time)
+}
+
 /// What a command line has besides its text.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandLine {
@@ -143,8 +148,8 @@ impl RunCodeProgram {
         let longest = limits.longest_run_time;
         let wall = match self.attendance {
             RunAttendance::ToTheEnd => {
-                let usual = self.command.as_ref().map_or(limits.run_time, |_| limits.run_time.max(COMMAND_TIME));
-                self.timeout.unwrap_or(usual.min(longest))
+                let usual = if self.command.is_some() { command_time(limits) } else { limits.run_time.min(longest) };
+                self.timeout.unwrap_or(usual)
             }
             RunAttendance::Yield { .. } | RunAttendance::Background { .. } => {
                 return Ok(jail_limits(limits, limits.job_time));

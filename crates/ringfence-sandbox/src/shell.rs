@@ -88,8 +88,14 @@ impl Shell {
 }
 
 /// An absolute path of the jail, from one that may be relative to the workspace.
-pub(crate) fn jail_path(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("{WORKSPACE}/{path}") }
+pub(crate) fn jail_path(path: &str, workspace: &Path) -> String {
+    match Path::new(path).strip_prefix(workspace).ok().and_then(Path::to_str) {
+        // Clients tell their models the path that the workspace has on the host.
+        Some("") => WORKSPACE.to_owned(),
+        Some(below) => format!("{WORKSPACE}/{below}"),
+        None if path.starts_with('/') => path.to_owned(),
+        None => format!("{WORKSPACE}/{path}"),
+    }
 }
 
 /// A directory as replies spell it: relative to the workspace, and empty for that itself.
@@ -176,7 +182,15 @@ mod tests {
         {
             assert_eq!(display_directory(path), shown, "{path}");
         }
-        assert_eq!((jail_path("src"), jail_path("/tmp")), ("/workspace/src".to_owned(), "/tmp".to_owned()));
+        for (path, expected) in [
+            ("src", "/workspace/src"),
+            ("/tmp", "/tmp"),
+            ("/home/me/project", "/workspace"),
+            ("/home/me/project/src", "/workspace/src"),
+            ("/home/me/projects", "/home/me/projects"),
+        ] {
+            assert_eq!(jail_path(path, Path::new("/home/me/project")), expected);
+        }
     }
 
     proptest! {

@@ -30,7 +30,7 @@ use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeout
 use ringfence_agent::{
     Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, FinishReason, LanguageModel, LedgerSink, MessageHistory,
     ModelFuture, ModelRequest, ModelResponse, NoTranscript, RequestedCall, ResponsePartSink, SilentObserver,
-    TokenUsage, TranscriptMessage, TranscriptStore,
+    TokenUsage, ToolLoading, TranscriptMessage, TranscriptStore,
 };
 use ringfence_kernel::ToolCall;
 use serde_json::{Value, json};
@@ -367,6 +367,7 @@ fn agent(app: App, tap: LedgerSink) -> Agent {
         temperature: None,
         max_tokens: None,
         repair: CallRepair::Never,
+        tool_loading: ToolLoading::All,
         limits: AgentLimits { steps: u32::MAX, ..AgentLimits::default() },
         tap,
         observer: Arc::new(SilentObserver),

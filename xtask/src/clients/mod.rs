@@ -7,6 +7,7 @@
 
 mod model;
 mod real;
+mod replay;
 mod sdk;
 mod wire_formats;
 

@@ -15,8 +15,41 @@ use super::wire_formats::{ModelTurn, OfferedTool, WireFormat};
 /// No request of a client is longer.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// A call that the model makes: the name of a tool as our server lists it, and its arguments.
-pub(super) type ScriptedCall = (&'static str, Value);
+/// The program that a tool belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToolOwner {
+    Ringfence,
+    Client,
+}
+
+/// A call that the model makes: a tool by the name that its owner gives it, and the arguments.
+#[derive(Clone, Debug)]
+pub(super) struct ScriptedCall {
+    pub(super) owner: ToolOwner,
+    pub(super) tool: String,
+    pub(super) arguments: Value,
+}
+
+impl ScriptedCall {
+    /// A call of one of our tools.
+    pub(super) fn ours(tool: &str, arguments: Value) -> Self {
+        Self { owner: ToolOwner::Ringfence, tool: tool.to_owned(), arguments }
+    }
+
+    fn find_in(&self, offered: &[OfferedTool]) -> Option<OfferedTool> {
+        match self.owner {
+            ToolOwner::Ringfence => find_our_tool(offered, &self.tool),
+            ToolOwner::Client => {
+                let is_it = |tool: &&OfferedTool| {
+                    !tool.name.contains("ringfence")
+                        && tool.namespace.is_none()
+                        && (tool.name == self.tool || tool.name.ends_with(&format!("__{}", self.tool)))
+                };
+                offered.iter().find(is_it).cloned()
+            }
+        }
+    }
+}
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -32,14 +65,25 @@ pub(super) struct ScriptedModel {
     script: Vec<ScriptedCall>,
     directory: PathBuf,
     requests: Mutex<Vec<LoggedRequest>>,
+    observer: CallObserver,
+}
+
+/// Hears the number of calls whose results are there, before the next one is made.
+pub(super) struct CallObserver(pub(super) Box<dyn Fn(usize) + Send + Sync>);
+
+impl std::fmt::Debug for CallObserver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CallObserver")
+    }
 }
 
 impl ScriptedModel {
-    pub(super) fn start(script: Vec<ScriptedCall>, directory: &Path) -> io::Result<Arc<Self>> {
+    pub(super) fn start(script: Vec<ScriptedCall>, directory: &Path, observer: CallObserver) -> io::Result<Arc<Self>> {
         std::fs::create_dir_all(directory)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let model = Arc::new(Self { address, script, directory: directory.to_owned(), requests: Mutex::default() });
+        let model =
+            Arc::new(Self { address, script, directory: directory.to_owned(), requests: Mutex::default(), observer });
         let served = Arc::clone(&model);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -58,6 +102,14 @@ impl ScriptedModel {
     /// The requests that offered tools, oldest first: others ask for titles and the like.
     pub(super) fn requests(&self) -> Vec<LoggedRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Words that find every tool of the script.
+    fn search_words(&self) -> String {
+        let mut names: Vec<&str> = self.script.iter().map(|call| call.tool.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        format!("ringfence {}", names.join(" "))
     }
 
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
@@ -97,11 +149,13 @@ impl ScriptedModel {
         let _ = std::fs::write(file, format!("{:#}", json!({"path": path, "body": request})));
         requests.push(LoggedRequest { format, body: request.clone() });
         let number = format.results(request).len();
-        let call = self.script.get(number).and_then(|(name, arguments)| {
-            let tool = find_our_tool(&format.tools(request), name)?;
-            Some(ModelTurn::Call { tool, arguments: arguments.clone(), number })
-        });
-        call.unwrap_or_else(|| ModelTurn::Text("Done.".to_owned()))
+        (self.observer.0)(number);
+        let Some(call) = self.script.get(number) else { return ModelTurn::Text("Done.".to_owned()) };
+        match call.find_in(&format.tools(request)) {
+            Some(tool) => ModelTurn::Call { tool, arguments: call.arguments.clone(), number },
+            None if format.can_search_tools(request) => ModelTurn::SearchTools { query: self.search_words() },
+            None => ModelTurn::Text(format!("{} is not offered.", call.tool)),
+        }
     }
 }
 

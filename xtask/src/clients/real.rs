@@ -1,10 +1,12 @@
-//! Real clients with a scripted model: whether what our server says reaches the model.
+//! Real clients with a scripted model: whether our tools, and what our server says, reach the model.
 //!
-//! Each client is fetched by its name, gets a home of its own with the settings that turn its own tools off and the
-//! entry that `ringfence mcp install` writes, and is run without a terminal. Its model has the tools of the dialect that the
-//! entry asks for. It reads a file, one that does not exist, and a long one in parts, and changes a line. The replies to
-//! the model are checked: the bytes of the files, the sentence of the error, and the schemas of our core tools in the first
-//! request.
+//! Each client is fetched by its name, gets a home of its own with the entry that `ringfence mcp install` writes, and is run
+//! without a terminal, once with its own tools off and once with them on. Every tool of the dialect that the entry asks for
+//! has to be in its first request, or in the list that the client gives to a search where it keeps tools back. Its model
+//! reads a file, one that does not exist, and a long one in parts, and changes a line; the replies to the model are checked:
+//! the bytes of the files and the sentence of the error.
+//!
+//! Not here: the comparison with the client's own tools (`replay.rs`).
 
 use std::borrow::Cow;
 use std::fs;
@@ -15,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::model::{LoggedRequest, ScriptedCall, ScriptedModel, find_our_tool};
+use super::model::{CallObserver, LoggedRequest, ScriptedCall, ScriptedModel, find_our_tool};
+use super::replay::{self, ReplayReport};
 use crate::external_tools::{ChildGuard, fetch_node_packages, succeeds};
 use crate::{print_status, root};
 
@@ -41,24 +44,23 @@ enum ClientTools {
 }
 
 impl ClientTools {
-    /// Every one of them has to be offered with its schema.
-    fn core(self) -> &'static [&'static str] {
+    /// The dialect of the entry.
+    fn dialect(self) -> &'static str {
         match self {
-            Self::Claude => &["Read", "Edit", "Write", "Bash", "Glob", "Grep", "Undo"],
-            Self::Codex => &["exec_command", "write_stdin", "apply_patch", "undo"],
-            Self::Gemini => {
-                &["read_file", "replace", "write_file", "list_directory", "glob", "grep_search", "run_shell_command"]
-            }
+            Self::Claude => "claude",
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
         }
     }
 
     fn read(self, file: &str, first: usize, count: usize) -> ScriptedCall {
         let last = first + count - 1;
-        match self {
+        let (tool, arguments) = match self {
             Self::Claude => ("Read", json!({"file_path": file, "offset": first, "limit": count})),
             Self::Codex => ("exec_command", json!({"cmd": format!("sed -n {first},{last}p {file}")})),
             Self::Gemini => ("read_file", json!({"file_path": file, "start_line": first, "end_line": last})),
-        }
+        };
+        ScriptedCall::ours(tool, arguments)
     }
 
     /// The calls of the model: proof, missing file, the long file whole and in parts, a change.
@@ -84,8 +86,9 @@ impl ClientTools {
         };
         let count = LONG_LINES / LONG_PARTS;
         let parts = (0..LONG_PARTS).map(|part| self.read("long.txt", part * count + 1, count));
+        let ours = |(tool, arguments): (&str, Value)| ScriptedCall::ours(tool, arguments);
         let first = [whole("proof.txt"), whole("missing.txt"), whole("long.txt")];
-        first.into_iter().chain(parts).chain([change]).collect()
+        first.into_iter().map(ours).chain(parts).chain([ours(change)]).collect()
     }
 
     /// The text of lines as a read prints it.
@@ -120,10 +123,21 @@ pub(super) struct RealClient {
     package: &'static str,
     /// Below `node_modules/.bin`.
     program: &'static str,
-    /// Files below the run's directory that are there before the entry is installed.
-    settings: &'static [(&'static str, &'static str)],
+    /// Files below the run's directory that are there before the entry is installed, with the client's own tools off.
+    tools_off: &'static [(&'static str, &'static str)],
+    /// The same with its own tools on, and allowed.
+    tools_on: &'static [(&'static str, &'static str)],
     variables: &'static [(&'static str, &'static str)],
     arguments: &'static [&'static str],
+    /// The calls of `replay.rs`, as JSON.
+    pub(super) calls: &'static str,
+}
+
+/// Whether a client has its own tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnTools {
+    Off,
+    On,
 }
 
 pub(super) const CLIENTS: [RealClient; 5] = [
@@ -132,7 +146,7 @@ pub(super) const CLIENTS: [RealClient; 5] = [
         tools: ClientTools::Claude,
         package: "@anthropic-ai/claude-code@2.1.325",
         program: "claude",
-        settings: &[
+        tools_off: &[
             ("home/.claude/settings.json", r#"{"enableAllProjectMcpServers": true}"#),
             (
                 "workspace/.claude/settings.json",
@@ -140,36 +154,49 @@ pub(super) const CLIENTS: [RealClient; 5] = [
                   "NotebookEdit", "Read", "WebFetch", "WebSearch", "Write"]}}"#,
             ),
         ],
+        tools_on: &[("home/.claude/settings.json", r#"{"enableAllProjectMcpServers": true}"#)],
         variables: &[
             ("ANTHROPIC_BASE_URL", "{URL}"),
             ("ANTHROPIC_API_KEY", "placeholder"),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
             ("DISABLE_AUTOUPDATER", "1"),
         ],
-        arguments: &["-p", PROMPT, "--allowedTools", "mcp__ringfence"],
+        arguments: &["-p", PROMPT, "--allowedTools", "mcp__ringfence,Bash,Edit,Glob,Grep,Read,Write"],
+        calls: include_str!("../../clients/replay/claude-code.json"),
     },
     RealClient {
         name: "codex",
         tools: ClientTools::Codex,
         package: "@openai/codex@0.166.0",
         program: "codex",
-        settings: &[(
+        tools_off: &[(
             "home/.codex/config.toml",
             "model_provider = \"scripted\"\nmodel = \"gpt-5.5\"\nsandbox_mode = \"read-only\"\n\
              web_search = \"disabled\"\n\n[features]\nshell_tool = false\nview_image = false\n\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{URL}/v1\"\n\
              env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\n",
         )],
+        tools_on: &[(
+            "home/.codex/config.toml",
+            "model_provider = \"scripted\"\nmodel = \"gpt-5.5\"\nsandbox_mode = \"danger-full-access\"\n\
+             web_search = \"disabled\"\n\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{URL}/v1\"\n\
+             env_key = \"OPENAI_API_KEY\"\nwire_api = \"responses\"\n",
+        )],
         variables: &[("OPENAI_API_KEY", "placeholder")],
         arguments: &["exec", "--skip-git-repo-check", PROMPT],
+        calls: include_str!("../../clients/replay/codex.json"),
     },
     RealClient {
         name: "gemini",
         tools: ClientTools::Gemini,
         package: "@google/gemini-cli@0.61.0",
         program: "gemini",
-        settings: &[(
+        tools_off: &[(
             "home/.gemini/settings.json",
-            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "tools": {"core": ["update_topic"]}}"#,
+            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "model": {"disableLoopDetection": true}, "tools": {"core": ["mcp_ringfence_*"]}}"#,
+        )],
+        tools_on: &[(
+            "home/.gemini/settings.json",
+            r#"{"security": {"auth": {"selectedType": "gemini-api-key"}}, "model": {"disableLoopDetection": true}}"#,
         )],
         variables: &[
             ("GEMINI_API_KEY", "placeholder"),
@@ -179,19 +206,21 @@ pub(super) const CLIENTS: [RealClient; 5] = [
             ("GEMINI_TELEMETRY_ENABLED", "false"),
         ],
         arguments: &["--yolo", "-m", "gemini-2.5-flash", "-p", PROMPT],
+        calls: include_str!("../../clients/replay/gemini.json"),
     },
     RealClient {
         name: "goose",
         tools: ClientTools::Claude,
         package: "@aaif/goose-acp@1.50.0",
         program: "goose-binary-linux-x64",
-        settings: &[(
+        tools_off: &[(
             "home/.config/goose/config.yaml",
             "extensions:\n  analyze: {enabled: false, type: platform, name: analyze}\n  \
              developer: {enabled: false, type: builtin, name: developer}\n  \
              extensionmanager: {enabled: false, type: platform, name: extensionmanager}\n  \
              summon: {enabled: false, type: platform, name: summon}\n",
         )],
+        tools_on: &[("home/.config/goose/config.yaml", "GOOSE_TELEMETRY_ENABLED: false\n")],
         variables: &[
             ("GOOSE_PROVIDER", "anthropic"),
             ("GOOSE_MODEL", "scripted"),
@@ -201,43 +230,63 @@ pub(super) const CLIENTS: [RealClient; 5] = [
             ("ANTHROPIC_API_KEY", "placeholder"),
         ],
         arguments: &["run", "--no-session", "-t", PROMPT],
+        calls: include_str!("../../clients/replay/goose.json"),
     },
     RealClient {
         name: "opencode",
         tools: ClientTools::Claude,
         package: "opencode-ai@1.18.33",
         program: "opencode",
-        settings: &[(
+        tools_off: &[(
             "home/.config/opencode/opencode.json",
             r#"{"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "name": "scripted",
               "options": {"baseURL": "{URL}/v1", "apiKey": "placeholder"}, "models": {"scripted": {"name": "scripted"}}}},
               "permission": {"*": "deny", "ringfence_*": "allow"}}"#,
         )],
+        tools_on: &[(
+            "home/.config/opencode/opencode.json",
+            r#"{"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "name": "scripted",
+              "options": {"baseURL": "{URL}/v1", "apiKey": "placeholder"}, "models": {"scripted": {"name": "scripted"}}}},
+              "permission": {"*": "allow"}}"#,
+        )],
         variables: &[("OPENCODE_DISABLE_AUTOUPDATE", "1"), ("OPENCODE_DISABLE_MODELS_FETCH", "1")],
         arguments: &["run", "-m", "scripted/scripted", PROMPT],
+        calls: include_str!("../../clients/replay/opencode.json"),
     },
 ];
 
 /// The report about one client.
 #[derive(Debug, Default)]
 pub(super) struct ClientReport {
-    /// Number of our tools in the first request with tools.
-    pub(super) offered: usize,
-    pub(super) all_core: bool,
+    /// Our tools that the model was offered with a schema, by whether the client's own tools are off or on.
+    pub(super) offered: [usize; 2],
+    /// Tools of the dialect that it was not offered.
+    pub(super) missing: Vec<String>,
     pub(super) bytes: bool,
     pub(super) sentence: bool,
     /// Every line of the long file reached the model, in parts.
     pub(super) long_file: bool,
     /// The change was made.
     pub(super) changed: bool,
+    /// The comparison with its own tools.
+    pub(super) replay: ReplayReport,
     /// Path of the requests, and the reason for a missing part.
     pub(super) note: String,
 }
 
 impl ClientReport {
     pub(super) fn passed(&self) -> bool {
-        self.all_core && self.bytes && self.sentence && self.long_file && self.changed
+        let has_all = self.missing.is_empty() && self.offered.iter().all(|count| *count > 0);
+        has_all && self.bytes && self.sentence && self.long_file && self.changed && self.replay.passed()
     }
+}
+
+/// One run of a client.
+pub(super) struct ClientRun {
+    pub(super) directory: PathBuf,
+    pub(super) requests: Vec<LoggedRequest>,
+    /// How it ended, and where its requests are.
+    pub(super) note: String,
 }
 
 impl RealClient {
@@ -247,23 +296,28 @@ impl RealClient {
 
     fn try_check(&self, dir: &Path, ringfence: &Path) -> Result<ClientReport, String> {
         let modules = self.install(dir)?;
-        let directory = super::empty_directory(dir, self.name).ok_or("cannot create a directory for the run")?;
-        let io = |error: io::Error| error.to_string();
-        let model = ScriptedModel::start(self.tools.script(), &directory.join("requests")).map_err(io)?;
-        self.prepare(&directory, &model.url()).map_err(io)?;
-        let workspace = directory.join("workspace");
-        let mut install = self.command(ringfence, &directory, &model.url());
-        install.args(["mcp", "install", self.name, "--workspace", ".", "--yes"]).stdout(Stdio::null());
-        if !succeeds(&mut install) {
-            return Err(format!("`ringfence mcp install {}` failed", self.name));
-        }
-        let mut command = self.command(&modules.join(".bin").join(self.program), &directory, &model.url());
-        let end = run_within(command.args(self.arguments).current_dir(&workspace), &directory).map_err(io)?;
-        let log = directory.strip_prefix(root()).unwrap_or(&directory).display().to_string();
-        let mut report = report(&model.requests(), self.tools, &format!("{end}; requests in {log}"));
-        let changed = fs::read_to_string(workspace.join("proof.txt")).map_err(io)?;
+        let setup = ClientSetup { client: self, dir, ringfence, modules: &modules };
+        let off = setup.run(OwnTools::Off, "off", self.proof_run())?;
+        let every = setup.dialect_tools(&off.directory)?;
+        let mut report = report(&off.requests, self.tools, &every);
+        report.note = off.note;
+        let changed =
+            fs::read_to_string(off.directory.join("workspace/proof.txt")).map_err(|error| error.to_string())?;
         report.changed = changed == PROOF.replace("last line", "changed line");
+        let on = setup.run(OwnTools::On, "on", self.proof_run())?;
+        let with_own = self::report(&on.requests, self.tools, &every);
+        report.offered[1] = with_own.offered[0];
+        report.missing.extend(with_own.missing.iter().map(|name| format!("{name} (own tools on)")));
+        report.replay = replay::compare(&setup, self.calls)?;
         Ok(report)
+    }
+
+    fn proof_run(&self) -> RunPlan<'_> {
+        RunPlan {
+            script: Box::new(|_| self.tools.script()),
+            fill: Box::new(write_proof),
+            observer: Box::new(|_| CallObserver(Box::new(|_| ()))),
+        }
     }
 
     /// Its package, below `target`. One that is there already is not fetched again.
@@ -279,18 +333,74 @@ impl RealClient {
         fs::write(stamp, self.package).map_err(|error| error.to_string())?;
         Ok(modules)
     }
+}
 
-    fn prepare(&self, directory: &Path, url: &str) -> io::Result<()> {
+/// A part of a run that depends on the path of its workspace.
+type ByWorkspace<'a, T> = Box<dyn FnOnce(&Path) -> T + 'a>;
+
+/// The calls of a run's model, the files that are there, and who hears of the results.
+pub(super) struct RunPlan<'a> {
+    pub(super) script: ByWorkspace<'a, Vec<ScriptedCall>>,
+    pub(super) fill: ByWorkspace<'a, io::Result<()>>,
+    pub(super) observer: ByWorkspace<'a, CallObserver>,
+}
+
+/// A client that is installed, and what it is run with.
+pub(super) struct ClientSetup<'a> {
+    client: &'a RealClient,
+    dir: &'a Path,
+    ringfence: &'a Path,
+    modules: &'a Path,
+}
+
+impl ClientSetup<'_> {
+    pub(super) fn name(&self) -> &'static str {
+        self.client.name
+    }
+
+    /// Runs the client in a new workspace.
+    pub(super) fn run(&self, own: OwnTools, name: &str, plan: RunPlan<'_>) -> Result<ClientRun, String> {
+        let name = format!("{}-{name}", self.client.name);
+        let directory = super::empty_directory(self.dir, &name).ok_or("cannot create a directory for the run")?;
+        let io = |error: io::Error| error.to_string();
+        let workspace = directory.join("workspace");
+        let observer = (plan.observer)(&workspace);
+        let requests = directory.join("requests");
+        let model = ScriptedModel::start((plan.script)(&workspace), &requests, observer).map_err(io)?;
+        self.prepare(own, &directory, &model.url()).map_err(io)?;
+        (plan.fill)(&workspace).map_err(io)?;
+        let mut install = self.command(self.ringfence, &directory, &model.url());
+        install.args(["mcp", "install", self.client.name, "--workspace", ".", "--yes"]).stdout(Stdio::null());
+        if !succeeds(&mut install) {
+            return Err(format!("`ringfence mcp install {}` failed", self.client.name));
+        }
+        let mut command = self.command(&self.modules.join(".bin").join(self.client.program), &directory, &model.url());
+        let end = run_within(command.args(self.client.arguments).current_dir(&workspace), &directory).map_err(io)?;
+        let log = directory.strip_prefix(root()).unwrap_or(&directory).display().to_string();
+        Ok(ClientRun { requests: model.requests(), note: format!("{end}; requests in {log}"), directory })
+    }
+
+    /// The names of all tools of the dialect.
+    fn dialect_tools(&self, directory: &Path) -> Result<Vec<String>, String> {
+        let mut command = self.command(self.ringfence, directory, "");
+        command.args(["tools", "--format", "functions", "--workspace", ".", "--dialect", self.client.tools.dialect()]);
+        let printed = command.output().map_err(|error| error.to_string())?.stdout;
+        let tools: Vec<Value> = serde_json::from_slice(&printed).map_err(|error| error.to_string())?;
+        Ok(tools.iter().filter_map(|tool| tool["name"].as_str()).map(str::to_owned).collect())
+    }
+
+    fn prepare(&self, own: OwnTools, directory: &Path, url: &str) -> io::Result<()> {
         for made in ["workspace", "home/.config", "state"] {
             fs::create_dir_all(directory.join(made))?;
         }
-        fs::write(directory.join("workspace/proof.txt"), PROOF)?;
-        let long: String = (1..=LONG_LINES).map(|number| long_line(number) + "\n").collect();
-        fs::write(directory.join("workspace/long.txt"), long)?;
         // Approval of changes and programs is another matter.
         fs::create_dir_all(directory.join("home/.config/ringfence"))?;
         fs::write(directory.join("home/.config/ringfence/config.toml"), "dialect = \"auto\"\npreset = \"edits\"\n")?;
-        for (name, text) in self.settings {
+        let settings = match own {
+            OwnTools::Off => self.client.tools_off,
+            OwnTools::On => self.client.tools_on,
+        };
+        for (name, text) in settings {
             let file = directory.join(name);
             fs::create_dir_all(file.parent().unwrap_or(directory))?;
             fs::write(file, text.replace("{URL}", url))?;
@@ -307,10 +417,17 @@ impl RealClient {
         let mut command = Command::new(program);
         command.env_clear().env("PATH", path).env("HOME", &home).env("XDG_CONFIG_HOME", home.join(".config"));
         command.env("RINGFENCE_STATE_DIR", directory.join("state")).env("LANG", "C.UTF-8").env("TERM", "dumb");
-        command.envs(self.variables.iter().map(|(name, value)| (*name, value.replace("{URL}", url))));
+        command.envs(self.client.variables.iter().map(|(name, value)| (*name, value.replace("{URL}", url))));
         command.current_dir(directory.join("workspace")).stdin(Stdio::null());
         command
     }
+}
+
+/// The files of the check.
+fn write_proof(workspace: &Path) -> io::Result<()> {
+    fs::write(workspace.join("proof.txt"), PROOF)?;
+    let long: String = (1..=LONG_LINES).map(|number| long_line(number) + "\n").collect();
+    fs::write(workspace.join("long.txt"), long)
 }
 
 /// Runs a client, with what it prints in a file, and says how it ended.
@@ -330,18 +447,19 @@ fn run_within(command: &mut Command, directory: &Path) -> io::Result<String> {
     }
 }
 
-/// Builds the report from the requests of a client.
-fn report(requests: &[LoggedRequest], tools: ClientTools, note: &str) -> ClientReport {
-    let mut report = ClientReport { note: note.to_owned(), ..ClientReport::default() };
-    let with_tools = requests.iter().map(|request| (request, request.format.tools(&request.body)));
-    let Some((_, first)) = with_tools.into_iter().find(|(_, tools)| !tools.is_empty()) else {
-        report.note = format!("no request with tools; {note}");
+/// Builds the report from the requests of a client, and the tools that its model should have.
+fn report(requests: &[LoggedRequest], tools: ClientTools, every: &[String]) -> ClientReport {
+    let mut report = ClientReport { missing: every.to_vec(), ..ClientReport::default() };
+    // A client that keeps tools back lists them in its second request.
+    let with_tools = requests.iter().filter(|request| !request.format.tools(&request.body).is_empty());
+    let Some(first) = with_tools.clone().find(|request| !request.format.can_search_tools(&request.body)) else {
+        report.note = "no request with tools".to_owned();
         return report;
     };
-    let is_ours = |name: &str| name.contains("ringfence");
-    report.offered =
-        first.iter().filter(|tool| is_ours(&tool.name) || tool.namespace.as_deref().is_some_and(is_ours)).count();
-    report.all_core = tools.core().iter().all(|name| find_our_tool(&first, name).is_some_and(|tool| tool.has_schema));
+    let offered = first.format.tools(&first.body);
+    let is_offered = |name: &String| find_our_tool(&offered, name).is_some_and(|tool| tool.has_schema);
+    report.missing.retain(|name| !is_offered(name));
+    report.offered[0] = every.len() - report.missing.len();
     let results = requests.iter().map(|request| request.format.results(&request.body));
     let results: Vec<Value> = results.max_by_key(Vec::len).unwrap_or_default();
     let texts_of = |at: usize| results.get(at).map(texts).unwrap_or_default();
@@ -367,18 +485,28 @@ fn texts(value: &Value) -> Vec<String> {
 /// The results as a table.
 pub(super) fn print_table(reports: &[(&str, ClientReport)]) {
     let word = |fine: bool| if fine { "yes" } else { "NO" };
-    print_status("client       our tools  core tools  bytes of a file  sentence of an error  long file  change");
+    print_status(
+        "| client | our tools, own tools off / on | file | error | long file | change | same as its own tools |",
+    );
+    print_status("|---|---|---|---|---|---|---|");
     for (name, report) in reports {
-        let ClientReport { offered, all_core, bytes, sentence, long_file, changed, note } = report;
+        let ClientReport { offered, missing, bytes, sentence, long_file, changed, replay, .. } = report;
+        let all = if missing.is_empty() { "all" } else { "NOT ALL" };
+        let [off, on] = offered;
         print_status(&format!(
-            "{name:12} {offered:<10} {:11} {:16} {:21} {:10} {}",
-            word(*all_core),
+            "| {name} | {off} / {on}, {all} | {} | {} | {} | {} | {replay} |",
             word(*bytes),
             word(*sentence),
             word(*long_file),
             word(*changed)
         ));
-        print_status(&format!("             {note}"));
+    }
+    for (name, report) in reports {
+        print_status(&format!("{name}: {}", report.note));
+        if !report.missing.is_empty() {
+            print_status(&format!("{name}: not offered: {}", report.missing.join(", ")));
+        }
+        report.replay.details.iter().for_each(|line| print_status(&format!("{name}: {line}")));
     }
 }
 
@@ -390,10 +518,11 @@ mod tests {
     use crate::clients::model::LoggedRequest;
     use crate::clients::wire_formats::WireFormat;
 
+    const TOOLS: [&str; 2] = ["Read", "TaskStop"];
+
     /// The requests of a client whose model got these two results.
     fn requests(format: WireFormat, first: &str, second: &str) -> Vec<LoggedRequest> {
-        let named: Vec<Value> =
-            ClientTools::Claude.core().iter().map(|name| json!(format!("mcp__ringfence__{name}"))).collect();
+        let named: Vec<Value> = TOOLS.iter().map(|name| json!(format!("mcp__ringfence__{name}"))).collect();
         let schema = json!({"type": "object", "properties": {}});
         let tool = |name: &Value| match format {
             WireFormat::Chat => json!({"type": "function", "function": {"name": name, "parameters": schema}}),
@@ -433,16 +562,19 @@ mod tests {
     fn a_result_counts_when_the_model_reads_it_as_it_is() {
         for format in [WireFormat::Anthropic, WireFormat::Chat, WireFormat::Responses, WireFormat::Gemini] {
             let (tools, proof) = (ClientTools::Claude, ClientTools::Claude.printed_proof());
-            let fine = report(&requests(format, &proof, "there is no `missing.txt`"), tools, "");
+            let every = TOOLS.map(str::to_owned);
+            let fine = report(&requests(format, &proof, "there is no `missing.txt`"), tools, &every);
             assert!(fine.bytes && fine.sentence && fine.long_file, "{format:?}: {fine:?}");
-            assert!(fine.all_core && fine.offered == tools.core().len(), "{format:?}: {fine:?}");
+            assert!(fine.missing.is_empty() && fine.offered[0] == TOOLS.len(), "{format:?}: {fine:?}");
+            let more = report(&requests(format, &proof, ""), tools, &["Read".to_owned(), "Undo".to_owned()]);
+            assert_eq!(more.missing, ["Undo"], "{format:?}");
             let quoted = json!({"content": proof}).to_string();
             let code = r#"{"ok":false,"error":{"message":"there is no `missing.txt`"}}"#;
-            let hidden = report(&requests(format, &quoted, code), tools, "");
+            let hidden = report(&requests(format, &quoted, code), tools, &every);
             assert!(!hidden.bytes && !hidden.sentence, "{format:?}: {hidden:?}");
-            let placeholder = report(&requests(format, "The result is in structuredContent.", ""), tools, "");
+            let placeholder = report(&requests(format, "The result is in structuredContent.", ""), tools, &every);
             assert!(!placeholder.bytes && !placeholder.sentence, "{format:?}: {placeholder:?}");
         }
-        assert!(!report(&[], ClientTools::Codex, "").passed());
+        assert!(!report(&[], ClientTools::Codex, &[]).passed());
     }
 }

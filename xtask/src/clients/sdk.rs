@@ -30,7 +30,7 @@ pub(super) fn with_inspector(dir: &Path, program: &Path) -> bool {
     }
     let cases: [(&[&str], &str); 3] = [
         (&["--method", "tools/list"], "\"readOnlyHint\": true"),
-        (&["--method", "tools/call", "--tool-name", "read_file", "--tool-arg", "path=a.txt"], "\"text\": \"one\""),
+        (&["--method", "tools/call", "--tool-name", "read_file", "--tool-arg", "path=a.txt"], "\"text\": \"1\\tone\""),
         (&["--method", "resources/templates/list"], "ringfence:///{+path}"),
     ];
     cases.iter().all(|(arguments, expected)| {

@@ -21,12 +21,22 @@ pub(super) struct OfferedTool {
     /// Some clients put the tools of a server into a namespace.
     pub(super) namespace: Option<String>,
     pub(super) has_schema: bool,
+    /// Called with a text instead of an object: the `input` of the arguments.
+    pub(super) is_freeform: bool,
 }
 
 /// The model's next turn.
 #[derive(Clone, Debug)]
 pub(super) enum ModelTurn {
-    Call { tool: OfferedTool, arguments: Value, number: usize },
+    Call {
+        tool: OfferedTool,
+        arguments: Value,
+        number: usize,
+    },
+    /// A search for tools that the client keeps back; Responses only.
+    SearchTools {
+        query: String,
+    },
     Text(String),
 }
 
@@ -50,14 +60,22 @@ impl WireFormat {
                     list(&tool["functionDeclarations"]).for_each(|each| found.extend(parse_offered_tool(each, None)))
                 }
                 Self::Chat => found.extend(parse_offered_tool(&tool["function"], None)),
-                Self::Responses if tool["type"] == "namespace" => {
-                    let namespace = tool["name"].as_str();
-                    list(&tool["tools"]).for_each(|each| found.extend(parse_offered_tool(each, namespace)));
-                }
-                Self::Anthropic | Self::Responses => found.extend(parse_offered_tool(tool, None)),
+                Self::Responses => found.extend(responses_tools(tool)),
+                Self::Anthropic => found.extend(parse_offered_tool(tool, None)),
             }
         }
+        if self == Self::Responses {
+            let listed = list(&request["input"]).filter(|item| item["type"] == "tool_search_output");
+            found.extend(listed.flat_map(|item| list(&item["tools"])).flat_map(responses_tools));
+        }
         found
+    }
+
+    /// Whether the client keeps tools back and has not listed them yet.
+    pub(super) fn can_search_tools(self, request: &Value) -> bool {
+        self == Self::Responses
+            && list(&request["tools"]).any(|tool| tool["type"] == "tool_search")
+            && !list(&request["input"]).any(|item| item["type"] == "tool_search_output")
     }
 
     /// The results of tool calls that a request brings back, oldest first.
@@ -117,12 +135,21 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// A tool, or those of a namespace.
+fn responses_tools(tool: &Value) -> Vec<OfferedTool> {
+    match tool["type"] == "namespace" {
+        true => list(&tool["tools"]).filter_map(|each| parse_offered_tool(each, tool["name"].as_str())).collect(),
+        false => parse_offered_tool(tool, None).into_iter().collect(),
+    }
+}
+
 fn parse_offered_tool(tool: &Value, namespace: Option<&str>) -> Option<OfferedTool> {
     let schema = ["input_schema", "parameters", "parametersJsonSchema"].iter().find_map(|key| tool.get(key));
     Some(OfferedTool {
         name: tool["name"].as_str()?.to_owned(),
         namespace: namespace.map(str::to_owned),
         has_schema: schema.is_some_and(|schema| schema.get("properties").is_some()),
+        is_freeform: tool["type"] == "custom",
     })
 }
 
@@ -143,7 +170,7 @@ fn anthropic_block(turn: &ModelTurn) -> Value {
         ModelTurn::Call { tool, arguments, number } => {
             json!({"type": "tool_use", "id": format!("toolu_{number}"), "name": tool.name, "input": arguments})
         }
-        ModelTurn::Text(text) => json!({"type": "text", "text": text}),
+        ModelTurn::SearchTools { query } | ModelTurn::Text(query) => json!({"type": "text", "text": query}),
     }
 }
 
@@ -154,7 +181,7 @@ fn anthropic_events(request: &Value, turn: &ModelTurn) -> Vec<Value> {
             start["input"] = json!({});
             json!({"type": "input_json_delta", "partial_json": arguments.to_string()})
         }
-        ModelTurn::Text(text) => {
+        ModelTurn::SearchTools { query: text } | ModelTurn::Text(text) => {
             start["text"] = json!("");
             json!({"type": "text_delta", "text": text})
         }
@@ -191,7 +218,9 @@ fn chat_message(turn: &ModelTurn) -> Value {
             let call = json!({"index": 0, "id": format!("call_{number}"), "type": "function", "function": function});
             json!({"role": "assistant", "content": null, "tool_calls": [call]})
         }
-        ModelTurn::Text(text) => json!({"role": "assistant", "content": text}),
+        ModelTurn::SearchTools { query: text } | ModelTurn::Text(text) => {
+            json!({"role": "assistant", "content": text})
+        }
     }
 }
 
@@ -216,6 +245,14 @@ fn response(status: &str, output: &[Value]) -> Value {
 
 fn response_item(turn: &ModelTurn) -> Value {
     match turn {
+        ModelTurn::SearchTools { query } => json!({
+            "type": "tool_search_call", "id": "ts_1", "call_id": "search_1", "execution": "client", "status": "completed",
+            "arguments": {"query": query, "limit": 50},
+        }),
+        ModelTurn::Call { tool, arguments, number } if tool.is_freeform => json!({
+            "type": "custom_tool_call", "id": format!("ctc_{number}"), "call_id": format!("call_{number}"),
+            "name": tool.name, "input": arguments["input"], "status": "completed",
+        }),
         ModelTurn::Call { tool, arguments, number } => {
             let mut item = json!({
                 "type": "function_call", "id": format!("fc_{number}"), "call_id": format!("call_{number}"),
@@ -246,7 +283,7 @@ fn response_events(turn: &ModelTurn) -> Vec<Value> {
 fn gemini(turn: &ModelTurn) -> Value {
     let part = match turn {
         ModelTurn::Call { tool, arguments, .. } => json!({"functionCall": {"name": tool.name, "args": arguments}}),
-        ModelTurn::Text(text) => json!({"text": text}),
+        ModelTurn::SearchTools { query: text } | ModelTurn::Text(text) => json!({"text": text}),
     };
     let candidate = json!({"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0});
     json!({

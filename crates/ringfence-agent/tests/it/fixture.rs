@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
     Agent, AgentEvent, AgentLimits, AgentObserver, AgentOutcome, AgentStopReason, CallRepair, LanguageModel,
-    LedgerSink, MessageHistory, ModelFuture, ModelRequest, ModelResponse, NoTranscript, ResponsePartSink,
+    LedgerSink, MessageHistory, ModelFuture, ModelRequest, ModelResponse, NoTranscript, ResponsePartSink, ToolLoading,
     TranscriptMessage, complete_calls,
 };
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
@@ -36,6 +36,7 @@ pub(crate) struct AgentSetup {
     /// A person's answer to whether to go on.
     pub(crate) confirm_continue: Option<bool>,
     pub(crate) repair: CallRepair,
+    pub(crate) tool_loading: ToolLoading,
 }
 
 impl Default for AgentSetup {
@@ -48,6 +49,7 @@ impl Default for AgentSetup {
             extra: None,
             confirm_continue: None,
             repair: CallRepair::Never,
+            tool_loading: ToolLoading::All,
         }
     }
 }
@@ -95,6 +97,7 @@ impl AgentFixture {
             temperature: None,
             max_tokens: None,
             repair: setup.repair,
+            tool_loading: setup.tool_loading,
             limits: setup.bounds,
             tap,
             observer: Arc::clone(&observer) as Arc<dyn AgentObserver>,
@@ -172,7 +175,7 @@ pub(crate) struct RecordingModel {
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedRequest {
     pub(crate) messages: Vec<TranscriptMessage>,
-    pub(crate) tools: usize,
+    pub(crate) tools: Vec<String>,
 }
 
 impl RecordingModel {
@@ -191,7 +194,8 @@ impl LanguageModel for RecordingModel {
         ask: ModelRequest<'a>,
         parts: &'a mut ResponsePartSink<'_>,
     ) -> ModelFuture<'a, ModelResponse> {
-        self.requests.lock().unwrap().push(RecordedRequest { messages: ask.messages.to_vec(), tools: ask.tools.len() });
+        let tools = ask.tools.iter().map(|tool| tool.name.clone()).collect();
+        self.requests.lock().unwrap().push(RecordedRequest { messages: ask.messages.to_vec(), tools });
         self.script.respond(ask, parts)
     }
 

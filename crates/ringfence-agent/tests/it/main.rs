@@ -12,3 +12,4 @@ mod parallel_calls;
 mod random_answers;
 mod repairs;
 mod retries;
+mod tool_loading;

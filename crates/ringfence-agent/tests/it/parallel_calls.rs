@@ -3,14 +3,15 @@
 use std::sync::{Arc, Barrier};
 
 use ringfence_kernel::{
-    CallContext, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan,
-    ToolRegistry,
+    CallContext, PolicyAction, PolicyResource, Preset, Preview, ResourceAccess, Ticket, Tool, ToolBinding, ToolError,
+    ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{AgentFixture, AgentSetup, text};
+use crate::fixture::{AgentFixture, AgentSetup, assert_ended, is_answered, text};
 
 /// Ends when as many calls run as the barrier is for.
 struct MeetTool(Arc<Barrier>);
@@ -86,10 +87,56 @@ async fn a_read_after_a_write_of_the_same_answer_sees_it() {
         {"name": "write_file", "arguments": {"path": "a.txt", "content": "new"}},
         {"name": "read_file", "arguments": {"path": "a.txt"}},
     ]});
-    let setup = AgentSetup { preset: ringfence_kernel::Preset::Edits, ..AgentSetup::default() };
+    let setup = AgentSetup { preset: Preset::Edits, ..AgentSetup::default() };
     let mut world = AgentFixture::new(setup, &[calls, text("done")]);
     world.write("a.txt", "old");
     world.prompt("go").await;
     let results = world.results();
     assert!(results[0].contains("old") && results[2].contains("new"), "{results:?}");
+}
+
+#[tokio::test]
+async fn a_denied_call_of_a_group_leaves_the_others_their_results() {
+    let read = |path: &str| json!({"name": "read_file", "arguments": {"path": path}});
+    let calls = json!({"calls": [read("a.txt"), read("../outside"), read(".env"), read("b.txt")]});
+    let setup = AgentSetup { preset: Preset::Ask, ..AgentSetup::default() };
+    let mut world = AgentFixture::new(setup, &[calls, text("done")]);
+    world.write("a.txt", "first");
+    world.write("b.txt", "last");
+    world.write(".env", "KEY=SECRET");
+    assert!(is_answered(&world.prompt("go").await));
+    let results = world.results();
+    assert_eq!(results.len(), 4);
+    assert!(results[0].contains("first") && results[3].contains("last"), "{results:?}");
+    assert!(results[1].contains("INVALID_PATH"), "{}", results[1]);
+    assert!(results[2].contains("APPROVAL_DENIED") && !results[2].contains("SECRET"), "{}", results[2]);
+}
+
+/// A call that is under way when the run is cancelled ends with an error, as does the one after the group.
+#[tokio::test]
+async fn a_cancelled_group_has_one_result_for_each_call() {
+    // One more than there are calls: nothing ends by itself.
+    let barrier = Arc::new(Barrier::new(3));
+    let shared = Arc::clone(&barrier);
+    let meet = |name: &str| json!({"name": "meet", "arguments": {"name": name}});
+    let late = json!({"name": "write_file", "arguments": {"path": "late", "content": ""}});
+    let extra = Box::new(move |registry: &mut ToolRegistry| {
+        registry.register(MeetTool(shared), [ToolBinding::standard::<MeetArgs, MeetReply>("meet")]).unwrap();
+    });
+    let setup = AgentSetup { extra: Some(extra), ..AgentSetup::default() };
+    let mut world = AgentFixture::new(setup, &[json!({"calls": [meet("a"), meet("b"), late]}), text("again")]);
+    let (cancel, observer) = (CancellationToken::new(), Arc::clone(&world.observer));
+    let (outcome, ()) = tokio::join!(world.prompt_until("go", &cancel), async {
+        observer.wait_for("call meet").await;
+        cancel.cancel();
+    });
+    assert_ended(&outcome, "cancelled");
+    let results = world.results();
+    assert_eq!(results.len(), 3);
+    assert!(results.iter().all(|result| result.contains("CANCELLED")), "{results:?}");
+    assert!(results[2].contains("not made"), "{}", results[2]);
+    assert_eq!(world.file("late"), None);
+    // The workers end.
+    barrier.wait();
+    assert!(is_answered(&world.prompt("go on").await));
 }

@@ -112,7 +112,7 @@ async fn a_probe_tells_what_a_model_can_do_with_tools() {
     for (answer, expected) in cases {
         let world = AgentFixture::new(AgentSetup::default(), std::slice::from_ref(&answer));
         assert_eq!(probe(world.model.as_ref()).await, Ok(expected), "{answer}");
-        assert_eq!(world.model.recorded()[0].tools, 1);
+        assert_eq!(world.model.recorded()[0].tools.len(), 1);
     }
     let world = AgentFixture::new(AgentSetup::default(), &[json!({"error": "no_tools"})]);
     assert!(probe(world.model.as_ref()).await.is_err());

@@ -68,7 +68,6 @@ struct ClaudeGlobArgs {
 struct GeminiGlobArgs {
     #[serde(alias = "glob")]
     pattern: String,
-    /// Default: the workspace.
     #[serde(default, alias = "path", alias = "directory")]
     dir_path: Option<String>,
 }

@@ -50,7 +50,6 @@ struct StandardListArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GeminiListArgs {
-    /// Default: the workspace.
     #[serde(default, alias = "path", alias = "directory")]
     dir_path: Option<String>,
 }

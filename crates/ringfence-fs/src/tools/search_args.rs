@@ -135,10 +135,10 @@ pub(super) enum GrepOutputMode {
 #[serde(deny_unknown_fields)]
 pub(super) struct GeminiGrepArgs {
     pattern: String,
-    /// File or directory; default: the workspace.
+    /// File or directory.
     #[serde(default, alias = "path", alias = "directory", alias = "file_path")]
     dir_path: Option<String>,
-    /// Glob; only files that match.
+    /// Glob.
     #[serde(default, alias = "include", alias = "glob")]
     include_pattern: Option<String>,
     #[serde(default, deserialize_with = "lenient::scalar")]

@@ -220,7 +220,7 @@ impl Outcome {
         Self { matches, truncated, stats, shape }
     }
 
-    /// Each file once, with its matches below it: `N: text`, and `N- text` for a line around one.
+    /// Each file once, with its matches below it: number, tab and text, with a hyphen before the tab for a line around one.
     fn lines(&self) -> String {
         let mut text = String::new();
         // The file, and the last of its lines that is there.
@@ -233,15 +233,15 @@ impl Outcome {
             if self.shape.has_context {
                 let first = found.line.saturating_sub(found.before.len() as u64);
                 for (number, around) in (first..found.line).zip(&found.before).filter(|(number, _)| *number > last) {
-                    let _ = writeln!(text, "{number}- {around}");
+                    let _ = writeln!(text, "{number}-\t{around}");
                 }
             }
-            let _ = writeln!(text, "{}: {}", found.line, found.text);
+            let _ = writeln!(text, "{}\t{}", found.line, found.text);
             last = found.line;
             if self.shape.has_context {
                 let next = self.matches.get(at + 1).filter(|next| next.path == found.path).map(|next| next.line);
                 for (number, around) in (found.line + 1..next.unwrap_or(u64::MAX)).zip(&found.after) {
-                    let _ = writeln!(text, "{number}- {around}");
+                    let _ = writeln!(text, "{number}-\t{around}");
                     last = number;
                 }
             }

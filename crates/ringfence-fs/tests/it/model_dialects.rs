@@ -117,23 +117,23 @@ fn matches_are_grouped_by_file() {
         &world,
         "Grep",
         content(json!({})),
-        "b.py\n2: fn\nsrc/a.rs\n1: fn a() {}\n3: fn b() {}\n[3 matches in 2 files]",
+        "b.py\n2\tfn\nsrc/a.rs\n1\tfn a() {}\n3\tfn b() {}\n[3 matches in 2 files]",
     );
     check(
         &world,
         "Grep",
         content(json!({"-i": true, "type": "py", "-n": true})),
-        "b.py\n1: FN\n2: fn\n[2 matches in 1 file]",
+        "b.py\n1\tFN\n2\tfn\n[2 matches in 1 file]",
     );
     check(
         &world,
         "Grep",
         content(json!({"-C": "1", "glob": "*.rs"})),
-        "src/a.rs\n1: fn a() {}\n2- // none\n3: fn b() {}\n[2 matches in 1 file]",
+        "src/a.rs\n1\tfn a() {}\n2-\t// none\n3\tfn b() {}\n[2 matches in 1 file]",
     );
-    let page = "b.py\n2: fn\n[1 match in 1 file; there are more: go on with offset 1, or narrow the search]";
+    let page = "b.py\n2\tfn\n[1 match in 1 file; there are more: go on with offset 1, or narrow the search]";
     assert_eq!(world.call("Grep", &content(json!({"head_limit": 1}))).text, page);
-    let page = "src/a.rs\n1: fn a() {}\n[1 match in 1 file; there are more: go on with offset 2, or narrow the search]";
+    let page = "src/a.rs\n1\tfn a() {}\n[1 match in 1 file; there are more: go on with offset 2, or narrow the search]";
     assert_eq!(world.call("Grep", &content(json!({"head_limit": 1, "offset": 1}))).text, page);
     check(&world, "Grep", json!({"pattern": "absent"}), "[no match in 2 files]");
     let refused = world.call("Grep", &json!({"pattern": "a", "multiline": true}));
@@ -141,12 +141,12 @@ fn matches_are_grouped_by_file() {
     assert_eq!(world.error("Grep", &json!({"pattern": "a", "type": "pyt"})), ErrorKind::InvalidArgs);
     let world = fixture(Dialect::Gemini);
     world.write("b.py", "FN\nfn(\n");
-    check(&world, "grep_search", json!({"pattern": "fn"}), "b.py\n1: FN\n2: fn(\n[2 matches in 1 file]");
+    check(&world, "grep_search", json!({"pattern": "fn"}), "b.py\n1\tFN\n2\tfn(\n[2 matches in 1 file]");
     check(
         &world,
         "grep_search",
         json!({"pattern": "fn", "case_sensitive": true, "include_pattern": "*.py"}),
-        "b.py\n2: fn(\n[1 match in 1 file]",
+        "b.py\n2\tfn(\n[1 match in 1 file]",
     );
     check(
         &world,
@@ -330,7 +330,20 @@ fn a_long_list_goes_on_in_an_output() {
     let next: u64 = note.trim_end_matches(']').rsplit(' ').next().unwrap().parse().unwrap();
     let rest = world.call("Read", &json!({"file_path": id, "offset": next})).text;
     assert!(rest.starts_with(&format!("{next}\t{:03}-nnn", next - 1)), "{}", &rest[..40]);
-    assert!(rest.ends_with("\t0"), "{rest}");
+    assert!(rest.ends_with(&format!("399-{}", "n".repeat(100))), "{rest}");
+}
+
+/// Every entry has to be looked at for its size, and a long list is read for its names.
+#[test]
+fn sizes_are_in_lists_of_up_to_two_hundred_entries() {
+    let world = fixture(Dialect::Claude);
+    for number in 0..200 {
+        world.write(&format!("d/{number:03}"), "x");
+    }
+    let list = || world.call("Read", &json!({"file_path": "d"})).text;
+    assert!(list().starts_with("000\t1\n001\t1\n") && list().ends_with("199\t1"), "{}", list());
+    world.write("d/200", "x");
+    assert!(list().starts_with("000\n001\n") && list().ends_with("199\n200"), "{}", list());
 }
 
 #[test]

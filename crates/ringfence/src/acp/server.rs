@@ -166,6 +166,7 @@ impl AcpServer {
         });
         let mut made =
             made.await.map_err(|_| JsonRpcError::new(INTERNAL_ERROR, "the session could not be created"))??;
+        made.print_dialect();
         let id = made.app.session.id.clone();
         screen.set_session(&id);
         let messages = match (&mut made.resumed, again) {

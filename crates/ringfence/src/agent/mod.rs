@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use ringfence_agent::{Agent, AgentLimits, AgentObserver, AgentOutcome, LanguageModel, LedgerSink, MessageHistory};
+use ringfence_agent::{
+    Agent, AgentLimits, AgentObserver, AgentOutcome, LanguageModel, LedgerSink, MessageHistory, ToolLoading,
+};
 use ringfence_kernel::{Approver, AuditSink, Dialect, HostError, SessionTaint};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +28,7 @@ use crate::app::session_mode::SharedSessionMode;
 use crate::app::{AgentSessionOptions, App, AppError, build_agent_app};
 use crate::config::agents::ProviderChoice;
 use crate::config::{AppSettings, Environment};
+use crate::process::messages::print_error;
 use crate::store::SqliteStore;
 use crate::store::transcripts::{
     ResumedTranscript, SqliteTranscriptError, SqliteTranscripts, TranscriptHeader, TranscriptWriter,
@@ -64,7 +67,6 @@ impl ModelOptions {
             settings.model.script = Some(script);
             settings.model.provider = Some(ProviderChoice::Script);
         }
-        settings.choose_dialect_for_model();
     }
 }
 
@@ -97,6 +99,7 @@ impl AgentBuilder<'_> {
     pub(crate) fn build(self, resume: Option<&str>) -> Result<PreparedAgent, AgentError> {
         let Self { mut settings, environment, model, observer, approver, mode: modes, taint, tap: also } = self;
         let sessions = SqliteTranscripts::new(Arc::new(SqliteStore::new(&settings.state)));
+        settings.choose_dialect_for_model();
         let directory = crate::app::workspace_id(&settings, environment)?;
         let resumed = resume.map(|id| sessions.resume(&directory, Some(id).filter(|id| !id.is_empty()))).transpose()?;
         if let Some(ResumedTranscript { head, .. }) = &resumed {
@@ -125,6 +128,13 @@ impl AgentBuilder<'_> {
 }
 
 impl PreparedAgent {
+    /// Prints the dialect, where it was chosen by the model's name.
+    pub(crate) fn print_dialect(&self) {
+        if let Some(note) = self.app.settings.dialect_note() {
+            print_error(&note);
+        }
+    }
+
     /// The agent with the history that it goes on with.
     pub(crate) async fn start(self, cancel: &CancellationToken) -> Result<AgentConversation, AgentError> {
         let Self { app, model, observer, tap, transcript: saved, resumed } = self;
@@ -144,6 +154,7 @@ impl PreparedAgent {
             temperature: settings.model.temperature,
             max_tokens: settings.model.max_tokens,
             repair: settings.model.repair_tool_calls,
+            tool_loading: tool_loading(settings),
             limits: bounds(settings),
             tap,
             observer,
@@ -170,6 +181,13 @@ impl AgentConversation {
     pub(crate) fn record(&self, outcome: &AgentOutcome) -> Result<(), SqliteTranscriptError> {
         self.transcript.record_outcome(&outcome_json(outcome))
     }
+}
+
+/// A script calls what it knows; a model chooses better among few.
+pub(crate) fn tool_loading(settings: &AppSettings) -> ToolLoading {
+    let is_script = settings.model.provider == Some(ProviderChoice::Script)
+        || settings.model.provider.is_none() && settings.model.script.is_some();
+    if is_script { ToolLoading::All } else { ToolLoading::CoreFirst }
 }
 
 fn bounds(settings: &AppSettings) -> AgentLimits {

@@ -9,6 +9,7 @@ use serde_json::json;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::tool_loading;
 use crate::agent::tool_prompt::tool_prompt;
 use crate::config::AppSettings;
 
@@ -31,7 +32,7 @@ pub(crate) async fn system_prompt(
     cancel: &CancellationToken,
 ) -> Result<String, ringfence_kernel::HostError> {
     let who = settings.model.system_prompt.as_deref().unwrap_or(ROLE_PROMPT);
-    let mut text = format!("{who}\n\n{}", tool_prompt(session, settings));
+    let mut text = format!("{who}\n\n{}", tool_prompt(session, settings, tool_loading(settings)));
     if settings.model.project_instructions
         && let Some(wishes) = project_instructions(host, session, cancel).await?
     {
@@ -47,10 +48,10 @@ async fn project_instructions(
     cancel: &CancellationToken,
 ) -> Result<Option<String>, ringfence_kernel::HostError> {
     let (name, path) = match session.dialect {
-        Dialect::Standard | Dialect::Miniclaw | Dialect::Gemini => ("read_file", INSTRUCTIONS_FILE.to_owned()),
+        Dialect::Standard | Dialect::Miniclaw | Dialect::Codex | Dialect::Gemini => {
+            ("read_file", INSTRUCTIONS_FILE.to_owned())
+        }
         Dialect::Claude => ("Read", INSTRUCTIONS_FILE.to_owned()),
-        // This dialect reads files by commands.
-        Dialect::Codex => return Ok(None),
         Dialect::Crewagent => ("fs.read", format!("@{}/{INSTRUCTIONS_FILE}", session.dialect.workspace_mount())),
     };
     if session.catalog.get(name).is_none() {

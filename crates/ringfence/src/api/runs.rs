@@ -322,6 +322,7 @@ impl ApiState {
         });
         let made = made.await.map_err(|_| ApiError::internal("the run could not be created"))?;
         let mut made = made.map_err(|failure| run_error(&failure))?;
+        made.print_dialect();
         let session = &made.app.session;
         // Whose run it is, is who calls in it. A page's run asks its person; a script never answers for its own.
         let caller = Principal::agent(match kept.is_page {

@@ -103,6 +103,7 @@ pub(crate) fn run_agent(
     let (modes, taint) = Default::default();
     let making = AgentBuilder { settings, environment, model, observer, approver, mode: modes, taint, tap: None };
     let made = making.build(resume.as_deref())?;
+    made.print_dialect();
     let outcome = run_prompt(made, &prompt)?;
     if let Some(answers) = answers {
         // For a person's eyes nothing hides in it; programs get it as it is.

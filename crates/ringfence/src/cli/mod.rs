@@ -26,6 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ringfence_agent::ToolLoading;
 use ringfence_audit::{
     AuditChainError, AuditVerification, ExternalAuditHead, RECORD_VERSION, read_known_heads, read_records,
     to_current_vocabulary, verify,
@@ -245,6 +246,9 @@ fn run_configured(
         ConfiguredCommand::Mcp { command: None, wait, structured, default_dialect } => {
             let mut settings = settings;
             settings.choose_dialect_for_client(default_dialect);
+            if default_dialect.is_some() {
+                print_error(&format!("tools of the dialect `{}`", settings.dialect.name()));
+            }
             print_outcome(serve_mcp(settings, environment, Duration::from_secs(wait), result_form(structured))?)
         }
         ConfiguredCommand::Mcp { command: Some(command), .. } => {
@@ -497,7 +501,7 @@ fn tool_list(app: &App, format: ToolListFormat) -> String {
         ToolListFormat::Openai => json(catalog.openai_tools()),
         ToolListFormat::Functions => json(catalog.openai_functions()),
         ToolListFormat::Full => json(full_listing(app)),
-        ToolListFormat::Prompt => tool_prompt(&app.session, &app.settings),
+        ToolListFormat::Prompt => tool_prompt(&app.session, &app.settings, ToolLoading::All),
         ToolListFormat::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
             let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));

@@ -48,6 +48,13 @@ impl AppSettings {
         }
     }
 
+    /// A message about the dialect, where it was chosen for the agent's model. None for a script, which has no choice.
+    pub(crate) fn dialect_note(&self) -> Option<String> {
+        let model = self.model.model.as_deref().filter(|_| self.model.provider != Some(ProviderChoice::Script))?;
+        (self.dialect_source == DialectSource::Auto)
+            .then(|| format!("tools of the dialect `{}`, chosen for the model `{model}`", self.dialect.name()))
+    }
+
     /// Takes the dialect that the entry of a client wants, where no config names one.
     pub(crate) fn choose_dialect_for_client(&mut self, wanted: Option<Dialect>) {
         if let Some(wanted) = wanted.filter(|_| self.dialect_source != DialectSource::Setting) {

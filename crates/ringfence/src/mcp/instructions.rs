@@ -18,19 +18,42 @@ pub(super) fn instructions(session: &Session, mounts: &[MountSpec]) -> String {
     let has = |tool: &str| session.catalog.list().any(|offered| offered.name == tool);
     let mut text = "Tools for files in one workspace; they cannot access anything outside it. ".to_owned();
     text.push_str(&path_rule(session.dialect, mounts));
-    if session.dialect == Dialect::Standard {
-        if has("run_code") {
-            text.push_str(" Programs run by run_code have no network except the hosts in `network`.");
-        }
-        text.push_str(
-            " Some calls need the user's approval: when a result says that a call requires approval, tell the user, then \
-             make the same call again. A refused call changed nothing; of a program, the result says which changes were \
-             not kept.",
-        );
-        if has("undo") {
-            text.push_str(" undo reverts the last change; list_changes shows earlier ones.");
-        }
+    let Some(FamilyTools { run, undo }) = FamilyTools::of(session.dialect) else { return cut(text) };
+    if has(run) {
+        let _ = write!(text, " Programs run by {run} have no network except the hosts in `network`.");
     }
+    text.push_str(
+        " Some calls need the user's approval: when a result says that a call requires approval, tell the user, then \
+         make the same call again. A refused call changed nothing; of a program, the result says which changes were \
+         not kept.",
+    );
+    if has(undo) {
+        let _ = write!(text, " {undo} reverts the last change");
+        text.push_str(if has("list_changes") { "; list_changes shows earlier ones." } else { "." });
+    }
+    cut(text)
+}
+
+/// Tools that the advice names.
+struct FamilyTools {
+    run: &'static str,
+    undo: &'static str,
+}
+
+impl FamilyTools {
+    /// None for dialects whose texts are those of the systems that they come from.
+    fn of(dialect: Dialect) -> Option<Self> {
+        Some(match dialect {
+            Dialect::Standard => Self { run: "run_code", undo: "undo" },
+            Dialect::Claude => Self { run: "Bash", undo: "Undo" },
+            Dialect::Codex => Self { run: "exec_command", undo: "undo" },
+            Dialect::Gemini => Self { run: "run_shell_command", undo: "undo" },
+            Dialect::Miniclaw | Dialect::Crewagent => return None,
+        })
+    }
+}
+
+fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_CHARS));
     text
 }

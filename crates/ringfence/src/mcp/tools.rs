@@ -19,13 +19,6 @@ use serde_json::{Map, Value, json};
 use crate::mcp::plain_text;
 use crate::mcp::truncate::{self, ReplyCopies};
 
-/// Tools of the `standard` dialect that most tasks begin with.
-const CORE_TOOLS: [&str; 7] =
-    ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
-
-/// Tools of the other dialects that most tasks do without.
-const EXTRA_TOOLS: [&str; 4] = ["WebFetch", "WebSearch", "web_fetch", "google_web_search"];
-
 /// Form of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ToolResultFormat {
@@ -63,11 +56,7 @@ pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool 
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
     tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));
-    let is_core = match definition.dialect {
-        Dialect::Standard => CORE_TOOLS.contains(&&*definition.name),
-        _ => !EXTRA_TOOLS.contains(&&*definition.name),
-    };
-    if is_core {
+    if definition.dialect.is_core_tool(&definition.name) {
         // Claude Code keeps the schemas of other tools back until its model searches for them.
         tool.meta = Some(meta("anthropic/alwaysLoad", Value::Bool(true)));
     }
@@ -108,8 +97,8 @@ fn schema_object(schema: &Value, prepare: fn(&mut Value)) -> Arc<JsonObject> {
 }
 
 /// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false,
-/// null or empty, descriptions of a word or two, which repeat the name of the field, and that unknown fields are refused,
-/// which the refusal says. Every session pays for each byte of the list.
+/// null or empty, descriptions of a word or two, which repeat the name of the field, that a number is not negative, and
+/// that unknown fields are refused, which the refusal says. Every session pays for each byte of the list.
 fn compact_schema(schema: &mut Value) {
     drop_widths(schema);
     drop_silent_keywords(schema);
@@ -135,6 +124,9 @@ fn drop_silent_keywords(schema: &mut Value) {
             }
             if fields.contains_key("type") && fields.get("additionalProperties") == Some(&Value::Bool(false)) {
                 fields.remove("additionalProperties");
+            }
+            if fields.get("type").is_some_and(|kind| kind == "integer") && fields.get("minimum") == Some(&json!(0)) {
+                fields.remove("minimum");
             }
             fields.values_mut().for_each(drop_silent_keywords);
         }

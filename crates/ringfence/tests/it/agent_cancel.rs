@@ -17,7 +17,7 @@ use ringfence::app::{AgentSessionOptions, build_agent_app};
 use ringfence::config::{CliFlags, load};
 use ringfence_agent::provider::{ModelProvider, ProviderProtocol, ProviderTimeouts, open};
 use ringfence_agent::{
-    Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, LedgerSink, MessageHistory, NoTranscript,
+    Agent, AgentEvent, AgentLimits, AgentObserver, CallRepair, LedgerSink, MessageHistory, NoTranscript, ToolLoading,
     TranscriptMessage,
 };
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, AuditEvent, AuditSink, AuditSinkError, CallRecord};
@@ -123,6 +123,7 @@ impl CancelFixture {
             temperature: None,
             max_tokens: None,
             repair: CallRepair::Never,
+            tool_loading: ToolLoading::All,
             limits: AgentLimits::default(),
             tap,
             observer: Arc::new(news),

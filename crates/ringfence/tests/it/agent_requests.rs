@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::site::{CliOutput, TestSite};
 
 /// A server of chat completions that answers every question the same, and keeps what it was asked.
-struct ModelStub {
+pub(crate) struct ModelStub {
     at: SocketAddr,
     requests: Arc<Mutex<Vec<Value>>>,
 }
@@ -30,7 +30,7 @@ impl ModelStub {
         Self { at, requests }
     }
 
-    fn with_message(message: Value) -> Self {
+    pub(crate) fn with_message(message: Value) -> Self {
         Self::responding(200, json!({"choices": [{"message": message, "finish_reason": "stop"}]}))
     }
 
@@ -41,11 +41,26 @@ impl ModelStub {
         asked[0]["messages"][0]["content"].as_str().unwrap().to_owned()
     }
 
+    /// The names of the tools of a request.
+    pub(crate) fn tools(&self, request: usize) -> Vec<String> {
+        let asked = self.requests.lock().unwrap();
+        let name = |tool: &Value| tool["function"]["name"].as_str().unwrap().to_owned();
+        asked[request]["tools"].as_array().unwrap().iter().map(name).collect()
+    }
+
+    /// A config with this server as the model.
+    pub(crate) fn config(&self, first: &str, model: &str) -> String {
+        let url = format!("http://{}/v1", self.at);
+        format!("{first}[agents.defaults]\nprovider = \"openai\"\nbase_url = \"{url}\"\nmodel = \"{model}\"\n")
+    }
+
     /// `ringfence agent` with this server as its model.
     fn run(&self, site: &TestSite, arguments: &[&str]) -> CliOutput {
+        self.run_with(site, &self.config("", "small"), arguments)
+    }
+
+    fn run_with(&self, site: &TestSite, config: &str, arguments: &[&str]) -> CliOutput {
         std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
-        let url = format!("http://{}/v1", self.at);
-        let config = format!("[agents.defaults]\nprovider = \"openai\"\nbase_url = \"{url}\"\nmodel = \"small\"\n");
         std::fs::write(site.config.join("ringfence/config.toml"), config).unwrap();
         site.run(&[&["agent"], arguments].concat())
     }
@@ -98,6 +113,39 @@ fn project_instructions_follow_ours_between_tags() {
     assert!(theirs.ends_with("</project-instructions>"));
     // No path of the machine is in it.
     assert!(!prompt.contains(site.root().to_str().unwrap()), "{prompt}");
+}
+
+#[test]
+fn the_dialect_of_the_model_is_printed_and_reads_the_project_instructions() {
+    let site = TestSite::new();
+    site.write("AGENTS.md", "Always write tests.\n");
+    for (model, dialect, reader) in [
+        ("claude-opus-4-8", "claude", "Read"),
+        ("gpt-5.5", "codex", "read_file"),
+        ("gemini-3-pro", "gemini", "read_file"),
+        ("qwen3:30b", "standard", "read_file"),
+    ] {
+        let server = ModelStub::with_message(json!({"content": "Hello."}));
+        let said = server.run_with(&site, &server.config("dialect = \"auto\"\n", model), &["hello"]);
+        assert_eq!((said.code, said.out.as_str()), (Some(0), "Hello.\n"), "{said:?}");
+        let note = format!("tools of the dialect `{dialect}`, chosen for the model `{model}`");
+        assert!(said.err.contains(&note), "{said:?}");
+        assert!(server.tools(0).contains(&reader.to_owned()), "{:?}", server.tools(0));
+        let prompt = server.system_prompt();
+        assert!(prompt.contains("Always write tests."), "{dialect}: {prompt}");
+        let named = server.run_with(&site, &server.config("dialect = \"claude\"\n", model), &["hello"]);
+        assert!(!named.err.contains("chosen for"), "{named:?}");
+    }
+}
+
+#[test]
+fn the_first_request_has_the_core_tools_and_the_prompt_names_no_others() {
+    let server = ModelStub::with_message(json!({"content": "Hello."}));
+    server.run(&TestSite::new(), &["hello"]);
+    let tools = server.tools(0);
+    assert!(tools.contains(&"load_tools".to_owned()) && !tools.contains(&"move_file".to_owned()), "{tools:?}");
+    let prompt = server.system_prompt();
+    assert!(prompt.contains("- load_tools: List and load ") && !prompt.contains("move_file"), "{prompt}");
 }
 
 #[test]

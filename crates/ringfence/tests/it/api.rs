@@ -8,6 +8,7 @@ use ringfence_kernel::AuthScope;
 use ringfence_testkit::patience::wait_for;
 use serde_json::{Value, json};
 
+use crate::agent_requests::ModelStub;
 use crate::api_client::{ApiTestClient, TestApiServer};
 use crate::site::TestSite;
 
@@ -461,6 +462,24 @@ fn a_run_asks_at_the_page_and_tells_what_was_truly_done() {
     for kind in ["step", "text", "call", "waiting", "result", "finished"] {
         assert!(kinds.iter().any(|told| told == kind), "{kind}: {kinds:?}");
     }
+}
+
+#[test]
+fn a_run_has_the_tools_of_its_model_s_family() {
+    let site = TestSite::new();
+    let model = ModelStub::with_message(json!({"content": "Hello."}));
+    let config = site.current.join("config.toml");
+    std::fs::write(&config, model.config("dialect = \"auto\"\n", "claude-opus-4-8")).unwrap();
+    let server = TestApiServer::start(&site, &["--config", config.to_str().unwrap()]);
+    let agent = server.agent(&site, "agent");
+    let begun = agent.post("/v1/runs", &json!({"prompt": "hello"})).json();
+    let done = wait_for_run(&agent, begun["id"].as_str().unwrap());
+    assert_eq!(done["outcome"]["text"], "Hello.", "{done}");
+    let tools = model.tools(0);
+    assert!(tools.contains(&"Read".to_owned()) && !tools.contains(&"read_file".to_owned()), "{tools:?}");
+    // Sessions of programs are not of a model.
+    let session = agent.create_session(&json!({}));
+    assert_eq!(agent.call(&session, "list_directory", json!({"path": "."}))["error"], Value::Null);
 }
 
 #[test]

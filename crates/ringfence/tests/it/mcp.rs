@@ -108,8 +108,11 @@ fn the_core_tools_are_loaded_at_once() {
 fn a_model_is_told_how_paths_and_approvals_work() {
     let site = site();
     let docs = format!("docs={}", site.outside.display());
-    let cases: [(&[&str], &[&str]); 4] = [
+    let cases: [(&[&str], &[&str]); 7] = [
         (&[], &["relative to the workspace", "approval", "undo", "network"]),
+        (&["--dialect", "claude"], &["relative to", "approval", "Undo reverts", "run by Bash have no network"]),
+        (&["--dialect", "codex"], &["approval", "undo reverts", "run by exec_command have no network"]),
+        (&["--dialect", "gemini"], &["approval", "undo reverts", "run by run_shell_command have no network"]),
         (&["--mount", &docs], &["@docs (read-only)"]),
         (&["--deny-tool", "run_code", "--deny-tool", "undo"], &["relative to the workspace"]),
         (&["--dialect", "crewagent"], &["@project"]),
@@ -192,7 +195,7 @@ fn every_tool_answers_in_plain_text() {
         ("append_file", json!({"path": "b", "content": "z\n"}), "appended to b, 4 bytes (c-"),
         ("list_directory", json!({"path": "."}), "a.txt\t8\nb\t4"),
         ("find_files", json!({"path": ".", "glob": "*.txt"}), "a.txt"),
-        ("search_files", json!({"path": ".", "pattern": "two"}), "a.txt\n2: two\n[1 match in 1 file]"),
+        ("search_files", json!({"path": ".", "pattern": "two"}), "a.txt\n2\ttwo\n[1 match in 1 file]"),
         ("get_file_info", json!({"path": "b"}), "b: file, 4 bytes, mode 0644, modified "),
         ("copy_file", json!({"from": "b", "to": "c"}), "created c, 4 bytes (c-"),
         ("move_file", json!({"from": "c", "to": "d"}), "moved c to d (c-"),

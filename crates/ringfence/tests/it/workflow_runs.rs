@@ -307,6 +307,33 @@ fn a_prompt_says_of_larger_files_what_the_tools_can_do() {
     assert!(told("miniclaw").ends_with("takes at most 1048576; larger files cannot be read."), "{}", told("miniclaw"));
     assert!(told("crewagent").ends_with("; search larger files, or read them by lines."), "{}", told("crewagent"));
     assert!(told("standard").ends_with("; search larger files, or read them by lines."), "{}", told("standard"));
+    for (dialect, hint) in [
+        ("claude", "search larger files, or read them by lines."),
+        ("codex", "read larger files by lines."),
+        ("gemini", "search larger files, or read them by lines."),
+    ] {
+        let told = told(dialect);
+        assert!(told.starts_with("One read returns at most 32000 bytes") && told.ends_with(hint), "{told}");
+    }
+}
+
+#[test]
+fn a_prompt_says_when_a_call_and_a_program_are_stopped() {
+    let site = TestSite::new();
+    let told = |options: &[&str]| {
+        let out = cli_output(site.command(&[&["tools", "--format", "prompt"], options].concat()).output().unwrap()).out;
+        out.lines().last().unwrap().to_owned()
+    };
+    for (dialect, expected) in [
+        ("standard", "A call is stopped after 30 seconds, a program after 60."),
+        ("claude", "A call is stopped after 30 seconds, a command after 120."),
+        ("codex", "A call is stopped after 30 seconds; a command goes on in the background."),
+        ("gemini", "A call is stopped after 30 seconds, a command after 120."),
+        ("miniclaw", "A call is stopped after 10 seconds."),
+    ] {
+        assert_eq!(told(&["--dialect", dialect]), expected);
+    }
+    assert_eq!(told(&["--deny-tool", "run_code"]), "A call is stopped after 30 seconds.");
 }
 
 #[test]

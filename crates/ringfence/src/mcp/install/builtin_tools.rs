@@ -28,12 +28,7 @@ pub(crate) fn tool_states(client: McpClientApp, layers: &[Value]) -> Option<Vec<
         McpClientApp::Crush => {
             &|tool| off_if(layers.iter().any(|layer| list_contains(&layer["options"]["disabled_tools"], tool)))
         }
-        McpClientApp::Gemini => &|tool| {
-            let excludes = |layer: &Value| {
-                list_contains(&layer["tools"]["exclude"], tool) || list_contains(&layer["excludeTools"], tool)
-            };
-            off_if(layers.iter().any(excludes))
-        },
+        McpClientApp::Gemini => &|tool| gemini_state(layers, tool),
         McpClientApp::Goose => &|tool| goose_state(layers, tool),
         McpClientApp::Opencode => &|tool| opencode_state(layers, tool),
         McpClientApp::Zed => &|tool| zed_state(layers, tool),
@@ -136,9 +131,8 @@ pub(crate) fn advice(client: McpClientApp) -> &'static str {
              \"lsp_symbols\", \"multiedit\", \"sourcegraph\", \"view\", \"write\"]}"
         }
         McpClientApp::Gemini => {
-            "in .gemini/settings.json: \"tools\": {\"exclude\": [\"glob\", \"google_web_search\", \"grep_search\", \
-             \"invoke_agent\", \"read_many_files\", \"replace\", \"run_shell_command\"]}; an excluded name also removes \
-             the tool of that name from every server, so its own list_directory, read_file, web_fetch and write_file stay on"
+            "in .gemini/settings.json: \"tools\": {\"core\": [\"mcp_ringfence_*\"]}, which leaves no tool but ours; \
+             `tools.exclude` would remove the tools of the same names from every server too"
         }
         McpClientApp::Goose => {
             "in goose/config.yaml: `enabled: false` for the extensions `analyze`, `computercontroller`, `developer`, \
@@ -168,6 +162,29 @@ fn list_contains(list: &Value, tool: &str) -> bool {
 fn claude_denies(layer: &Value, tool: &str) -> bool {
     let denied = &layer["permissions"]["deny"];
     list_contains(denied, tool) || list_contains(denied, &format!("{tool}(*)"))
+}
+
+/// Whether a tool is not among the only ones that Gemini CLI has, or is excluded; but an excluded name excludes ours too.
+/// The list may have names of classes and narrowed names, and lists of several files are merged.
+fn gemini_state(layers: &[Value], tool: &str) -> BuiltinToolState {
+    let excludes =
+        |layer: &Value| list_contains(&layer["tools"]["exclude"], tool) || list_contains(&layer["excludeTools"], tool);
+    let lists = layers.iter().flat_map(|layer| [&layer["tools"]["core"], &layer["coreTools"]]);
+    let lists: Vec<&Vec<Value>> = lists.filter_map(Value::as_array).collect();
+    let mut names = lists.iter().copied().flatten().filter_map(Value::as_str);
+    let is_of_a_server = |name: &str| name.starts_with("mcp_");
+    let is_it = |name: &str| name == tool || name.strip_prefix(tool).is_some_and(|rest| rest.starts_with('('));
+    if layers.iter().any(excludes) {
+        return BuiltinToolState::Off;
+    }
+    match () {
+        () if lists.is_empty() || names.clone().any(is_it) => BuiltinToolState::On,
+        () if names.all(|name| is_of_a_server(name) || builtin_tools(McpClientApp::Gemini).contains(&name)) => {
+            BuiltinToolState::Off
+        }
+        // A name of a class, such as `ReadFileTool`, or one that is not known here.
+        () => BuiltinToolState::Unknown,
+    }
 }
 
 /// Merges the layers about one setting: off where one turns it off and none turns it on.
@@ -371,5 +388,36 @@ fn zed_other_state(layers: &[Value], begins: &[&str]) -> BuiltinToolState {
         true => BuiltinToolState::On,
         false if begins.iter().any(is_changed) => BuiltinToolState::Unknown,
         false => BuiltinToolState::Off,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{BuiltinToolState, tool_states};
+    use crate::mcp::install::clients::McpClientApp;
+
+    /// The tools of Gemini CLI that are in a state.
+    fn gemini(layers: &[Value], state: BuiltinToolState) -> Vec<&'static str> {
+        let states = tool_states(McpClientApp::Gemini, layers).unwrap();
+        states.into_iter().filter(|(_, it)| *it == state).map(|(tool, _)| tool).collect()
+    }
+
+    #[test]
+    fn gemini_is_closed_by_a_list_of_the_only_tools() {
+        use BuiltinToolState::{Off, On, Unknown};
+        let only = |names: Value| json!({"tools": {"core": names}});
+        assert_eq!(gemini(&[], Off), [""; 0]);
+        for names in [json!(["mcp_ringfence_*"]), json!([])] {
+            assert_eq!((gemini(&[only(names.clone())], On), gemini(&[only(names)], Unknown)), (vec![], vec![]));
+        }
+        let some = only(json!(["mcp_ringfence_*", "glob", "run_shell_command(git)"]));
+        assert_eq!(gemini(&[some], On), ["glob", "run_shell_command"]);
+        // Lists of several files are merged.
+        let both = [only(json!(["mcp_ringfence_*"])), only(json!(["write_file"]))];
+        assert_eq!(gemini(&both, On), ["write_file"]);
+        assert_eq!(gemini(&[only(json!(["ReadFileTool"]))], Off), [""; 0]);
+        assert_eq!(gemini(&[json!({"coreTools": ["mcp_ringfence_*"]})], On), [""; 0]);
     }
 }

@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn gemini_cannot_be_closed_without_losing_our_tools_of_the_same_name() {
+    fn gemini_cannot_be_closed_by_excluding_names_that_ours_have_too() {
         let entry = |more: &str| format!(r#"{{"mcpServers": {{"ringfence": {{}}}}, {more} "x": 1}}"#);
         let name = ".gemini/settings.json";
         let all = all_tools_on(McpClientApp::Gemini, &[(name, &entry(""))]);
