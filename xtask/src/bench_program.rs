@@ -74,19 +74,30 @@ pub(crate) fn run() -> bool {
     secrets_stay_covered(server, &large.0.join("files"))
 }
 
+/// A secret that comes into the workspace between two programs.
+struct PlantedSecret {
+    way: &'static str,
+    path: &'static str,
+    plant: fn(&Path) -> io::Result<()>,
+}
+
+const fn planted(way: &'static str, path: &'static str, plant: fn(&Path) -> io::Result<()>) -> PlantedSecret {
+    PlantedSecret { way, path, plant }
+}
+
 /// Plants secrets between programs. False if one was read, or if the control was not.
 fn secrets_stay_covered(server: &mut PeerProcess, tree: &Path) -> bool {
-    let plants: [(&str, &str, fn(&Path) -> io::Result<()>); 4] = [
-        ("a new file", "d500/.env", |tree| fs::write(tree.join("d500/.env"), SECRET)),
-        ("a new directory", "fresh/deep/.env", |tree| {
+    let plants = [
+        planted("a new file", "d500/.env", |tree| fs::write(tree.join("d500/.env"), SECRET)),
+        planted("a new directory", "fresh/deep/.env", |tree| {
             fs::create_dir_all(tree.join("fresh/deep"))?;
             fs::write(tree.join("fresh/deep/.env"), SECRET)
         }),
-        ("a renamed file", "d7/.env", |tree| {
+        planted("a renamed file", "d7/.env", |tree| {
             fs::write(tree.join("d7/plain"), SECRET)?;
             fs::rename(tree.join("d7/plain"), tree.join("d7/.env"))
         }),
-        ("a moved directory", "d8/moved/.env", |tree| {
+        planted("a moved directory", "d8/moved/.env", |tree| {
             let outside = tree.with_file_name("outside");
             fs::create_dir_all(&outside)?;
             fs::write(outside.join(".env"), SECRET)?;
@@ -94,7 +105,7 @@ fn secrets_stay_covered(server: &mut PeerProcess, tree: &Path) -> bool {
         }),
     ];
     let mut covered = 0;
-    for (way, path, plant) in &plants {
+    for PlantedSecret { way, path, plant } in &plants {
         if let Err(error) = plant(tree) {
             print_status(&format!("{way}: the secret cannot be planted: {error}"));
             return false;

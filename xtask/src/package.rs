@@ -17,8 +17,11 @@ const CARGO_DEB: &str = "3.8.0";
 /// The profile of `Cargo.toml` for what people install.
 const PROFILE: &str = "dist";
 
-/// Largest program that is packed, in bytes.
-const MAX_PROGRAM_BYTES: u64 = 16_000_000;
+/// Wanted size of the program, in bytes.
+const TARGET_PROGRAM_BYTES: u64 = 16_000_000;
+
+/// Largest program that is packed, in bytes: it may not grow on the way to its target.
+const MAX_PROGRAM_BYTES: u64 = 19_500_000;
 
 /// False if something that could be made was not.
 pub(crate) fn package() -> bool {
@@ -53,7 +56,9 @@ fn fits(program: &Path) -> bool {
             return false;
         }
     };
+    let met = if size <= TARGET_PROGRAM_BYTES { "met" } else { "missed" };
     print_status(&format!("the program has {size} bytes, of at most {MAX_PROGRAM_BYTES}"));
+    print_status(&format!("target {TARGET_PROGRAM_BYTES} bytes: {met}"));
     size <= MAX_PROGRAM_BYTES
 }
 
