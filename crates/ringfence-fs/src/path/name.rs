@@ -66,7 +66,8 @@ fn plain_text(bytes: &[u8]) -> Option<&str> {
 
 /// Whether the name of a text is not UTF-8.
 pub(crate) fn is_non_utf8(text: &str) -> bool {
-    text.contains("\\x") && std::str::from_utf8(&unescape(text)).is_err()
+    // Most names have no backslash, and very many are listed.
+    text.as_bytes().contains(&b'\\') && std::str::from_utf8(&unescape(text)).is_err()
 }
 
 /// The bytes of a name or path, from its text.

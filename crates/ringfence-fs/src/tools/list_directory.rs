@@ -316,12 +316,14 @@ impl ModelText for StandardListResult {
     fn model_text(&self, _: Dialect) -> String {
         let mut text = String::new();
         for ListedEntry { name, r#type, size, .. } in &self.entries {
-            let _ = match (*r#type, size) {
-                ("directory", _) => writeln!(text, "{name}/"),
-                ("symlink", _) => writeln!(text, "{name}@"),
-                (_, Some(size)) => writeln!(text, "{name}\t{size}"),
-                (_, None) => writeln!(text, "{name}"),
-            };
+            text.push_str(name);
+            match (*r#type, size) {
+                ("directory", _) => text.push('/'),
+                ("symlink", _) => text.push('@'),
+                (_, Some(size)) => drop(write!(text, "\t{size}")),
+                (_, None) => {}
+            }
+            text.push('\n');
         }
         if self.entries.is_empty() {
             text.push_str("[the directory is empty]\n");

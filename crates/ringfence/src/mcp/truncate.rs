@@ -95,6 +95,10 @@ pub(super) fn truncate_reply(reply: &ToolReply, copies: ReplyCopies, most: usize
 
 /// As much of a text as fits into a message of `most` bytes.
 pub(super) fn truncate_text(text: &str, most: usize) -> Cow<'_, str> {
+    // JSON makes at most six bytes of one.
+    if text.len().saturating_mul(6) <= byte_budget(most) {
+        return Cow::Borrowed(text);
+    }
     let end = cut_position(text, byte_budget(most), |c| ReplyCopies::PLAIN.char_bytes(c));
     if end == text.len() { Cow::Borrowed(text) } else { Cow::Owned(text[..end].to_owned()) }
 }
