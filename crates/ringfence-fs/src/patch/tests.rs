@@ -483,12 +483,21 @@ fn check_relaxed(text: &str, hunks: &[PatchHunk], applied: &PatchedText) {
     };
     let (old, new) = (lines_of(text), lines_of(&applied.text));
     let mut placed: Vec<_> = applied.hunks.iter().zip(hunks).collect();
-    placed.sort_by_key(|(placed, _)| placed.line);
+    // What a hunk that leaves nothing replaces is before what is at that line now.
+    placed.sort_by_key(|(placed, hunk)| (placed.line, hunk.new.lines > 0));
     let (mut old_at, mut new_at) = (0, 0);
-    for (placed, hunk) in placed {
-        let kept = placed.line - 1 - new_at;
+    while let Some((first, _)) = placed.first() {
+        let kept = first.line - 1 - new_at;
         assert_eq!(loosely(&new[new_at..][..kept]), loosely(&old[old_at..][..kept]), "lines between hunks");
         (old_at, new_at) = (old_at + kept, new_at + kept);
+        // Several that leave nothing are at one line, in any order.
+        let is_here = |hunk: &PatchHunk| {
+            let there = old.get(old_at..old_at + hunk.old.lines);
+            there.is_some_and(|there| loosely(there) == loosely(&lines_of(&hunk.old.text)))
+        };
+        let alike = placed.iter().take_while(|(other, hunk)| other.line == first.line && hunk.new.lines == 0);
+        let next = alike.into_iter().position(|(_, hunk)| is_here(hunk)).unwrap_or(0);
+        let (_, hunk) = placed.remove(next);
         assert_eq!(loosely(&old[old_at..][..hunk.old.lines]), loosely(&lines_of(&hunk.old.text)));
         assert_eq!(loosely(&new[new_at..][..hunk.new.lines]), loosely(&lines_of(&hunk.new.text)));
         (old_at, new_at) = (old_at + hunk.old.lines, new_at + hunk.new.lines);
