@@ -578,6 +578,12 @@ fn any_sequence_of_calls_does_what_the_model_does() {
             let answer = world.call(tool, &arguments);
             let about = || format!("{tool} {arguments} on {:?}: {}", before.0, answer.text);
             match expected {
+                // A text that is not there exactly may be matched by a relaxation, which the reply names.
+                Err(ErrorKind::EditNotFound) if answer.error.is_none() => {
+                    assert!(value(&answer)["relaxed"].is_array(), "{}", about());
+                    model.0 = actual(&world.root);
+                }
+                Err(ErrorKind::EditNotFound) if answer.error == Some(ErrorKind::AmbiguousEdit) => {}
                 Err(kind) => assert_eq!(answer.error, Some(kind), "{}", about()),
                 Ok(known) => {
                     assert_eq!(answer.error, None, "{}", about());
