@@ -36,7 +36,8 @@ const MAX_GRANT_ACCESSES: usize = 8;
 ///
 /// use ringfence_kernel::{
 ///     CallLimits, Decision, Dialect, LayeredRules, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource,
-///     PolicyRule, Preset, Principal, ResourceAccess, RuleText, Session, SessionTaint, TaintSet, ToolCatalog,
+///     PolicyRule, Preset, Principal, ReplyForm, ResourceAccess, RuleText, Session, SessionMemory, SessionTaint, TaintSet,
+///     ToolCatalog,
 /// };
 ///
 /// let allow = RuleText {
@@ -54,6 +55,8 @@ const MAX_GRANT_ACCESSES: usize = 8;
 ///     limits: CallLimits::for_dialect(Dialect::Standard),
 ///     catalog: ToolCatalog::default(),
 ///     taint: SessionTaint::default(),
+///     memory: SessionMemory::default(),
+///     replies: ReplyForm::default(),
 /// };
 /// let decide = |path: &str| {
 ///     let resource = PolicyResource {
