@@ -93,7 +93,7 @@ impl LineComparer {
 
     fn matches(&self, there: &str, line: &str, shift: &IndentShift) -> bool {
         match self.relaxation {
-            TextRelaxation::LineEndings | TextRelaxation::LineNumbers => there == line,
+            TextRelaxation::LineEndings | TextRelaxation::LineNumbers | TextRelaxation::ContextMark => there == line,
             TextRelaxation::TrailingBlanks => trim_blanks(there) == trim_blanks(line),
             TextRelaxation::Indentation => shift.matches(there, line) || (there == line && line.trim().is_empty()),
             TextRelaxation::IndentationAndTrailingBlanks => {

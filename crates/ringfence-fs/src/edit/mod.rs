@@ -11,6 +11,8 @@ mod nearest;
 mod text_match;
 mod typography;
 
+#[cfg(test)]
+pub(crate) use line_match::IndentShift;
 pub(crate) use line_match::{LineMatch, LineSearchError, RelaxedHunk, find_lines};
 pub(crate) use nearest::nearest_lines;
 pub(crate) use text_match::{TextMatch, TextMatchError, find_relaxed, replacement_with_endings};
@@ -30,6 +32,8 @@ pub(crate) enum TextRelaxation {
     Typography,
     /// `N<tab>` before each line, as a read of the file has it.
     LineNumbers,
+    /// Lines of context of a hunk without the space that marks them.
+    ContextMark,
 }
 
 impl TextRelaxation {
@@ -42,6 +46,7 @@ impl TextRelaxation {
             Self::IndentationAndTrailingBlanks => "matched with another indentation and without trailing blanks",
             Self::Typography => "matched with other quotes, dashes or spaces",
             Self::LineNumbers => "matched without line numbers",
+            Self::ContextMark => "matched with context lines that lack their mark",
         }
     }
 }

@@ -125,6 +125,9 @@ fn places_that_overlap_are_several() {
     check("a\r\na\r\na\r\n", "a\na\n", "x\n", expect!["LineEndings at lines [1, 2]"]);
     check("“““x\n", "\"\"", "x", expect!["Typography at lines [1]"]);
     check("a\na\na\n", "1\ta\n2\ta\n", "x\n", expect!["LineNumbers at lines [1, 2]"]);
+    // With either line ending, or with both.
+    check("a\na\r\na\r\n", "a\na\n", "x\n", expect!["LineEndings at lines [1, 2]"]);
+    check("b\nb\r\n", "2\tb\n", "x\n", expect!["LineNumbers at lines [1, 2]"]);
     check("a \na \na \n", "a\na\n", "x\n", expect!["TrailingBlanks at lines [1, 2]"]);
 }
 
@@ -216,6 +219,7 @@ fn places(text: &str, old: &str, relaxation: TextRelaxation) -> Vec<usize> {
             let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
             found.into_iter().map(|at| bounds[at]).collect()
         }
+        TextRelaxation::ContextMark => Vec::new(),
         TextRelaxation::LineNumbers => {
             let cut: String = old.split_inclusive('\n').filter_map(|line| Some(line.split_once('\t')?.1)).collect();
             let wanted = [vec![cut.clone()], endings(&cut)].concat();

@@ -95,12 +95,22 @@ impl<'t> MatchedFile<'t> {
 
     fn find(&self, hunk: RelaxedHunk<'_>, relaxation: TextRelaxation) -> Result<TextMatch, TextMatchError> {
         match relaxation {
-            TextRelaxation::LineEndings => self.with_other_endings(hunk, MatchStart::Anywhere),
+            TextRelaxation::LineEndings => {
+                let found = self.places_with_other_endings(hunk, MatchStart::Anywhere);
+                // Lines that end in both ways are a place too.
+                let lines = if found.len() == 1 && self.mixed { self.lines_whatever_endings(hunk) } else { Vec::new() };
+                match lines.len() {
+                    2.. => Err(TextMatchError::Ambiguous { relaxation, lines }),
+                    _ => self.only(found, vec![relaxation]),
+                }
+            }
             TextRelaxation::TrailingBlanks
             | TextRelaxation::Indentation
             | TextRelaxation::IndentationAndTrailingBlanks => self.by_lines(hunk, relaxation),
             TextRelaxation::Typography => self.by_typography(hunk),
             TextRelaxation::LineNumbers => self.without_line_numbers(hunk),
+            // Only hunks of patches have marks.
+            TextRelaxation::ContextMark => Err(TextMatchError::NotFound),
         }
     }
 
@@ -114,13 +124,20 @@ impl<'t> MatchedFile<'t> {
         variants
     }
 
-    fn with_other_endings(&self, hunk: RelaxedHunk<'_>, from: MatchStart) -> Result<TextMatch, TextMatchError> {
+    fn places_with_other_endings(&self, hunk: RelaxedHunk<'_>, from: MatchStart) -> Vec<(usize, usize, String)> {
         let mut found = Vec::new();
         for (old, new) in self.variants(hunk) {
             let starts = starts_of(self.text, &old, from);
             found.extend(starts.into_iter().map(|start| (start, start + old.len(), new.clone())));
         }
-        self.only(found, vec![TextRelaxation::LineEndings])
+        found
+    }
+
+    /// The lines of all places that have the text if line endings are not compared.
+    fn lines_whatever_endings(&self, hunk: RelaxedHunk<'_>) -> Vec<usize> {
+        let (text, wanted) = (self.text.replace("\r\n", "\n"), hunk.old.replace("\r\n", "\n"));
+        let line_of = |at: usize| memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count() + 1;
+        starts_of(&text, &wanted, MatchStart::Anywhere).into_iter().map(line_of).collect()
     }
 
     /// The one place that was found, with its replacement.
@@ -221,18 +238,15 @@ impl<'t> MatchedFile<'t> {
             None => hunk.new.to_owned(),
         };
         let level = TextRelaxation::LineNumbers;
-        // A number is in front of a whole line.
+        // A number is in front of a whole line. Where the file has both line endings, either may be meant.
         let starts = starts_of(self.text, &old, MatchStart::LineStart).into_iter();
-        let found: Vec<_> = starts.map(|start| (start, start + old.len(), new.clone())).collect();
-        if !found.is_empty() {
-            return self.only(found, vec![level]);
+        let mut found: Vec<_> = starts.map(|start| (start, start + old.len(), new.clone())).collect();
+        let has_own_endings = !found.is_empty();
+        found.extend(self.places_with_other_endings(RelaxedHunk { old: &old, new: &new }, MatchStart::LineStart));
+        let mut found = self.only(found, vec![level])?;
+        if !has_own_endings {
+            found.relaxations.insert(0, TextRelaxation::LineEndings);
         }
-        let found = self.with_other_endings(RelaxedHunk { old: &old, new: &new }, MatchStart::LineStart);
-        let mut found = found.map_err(|error| match error {
-            TextMatchError::Ambiguous { lines, .. } => TextMatchError::Ambiguous { relaxation: level, lines },
-            other => other,
-        })?;
-        found.relaxations.push(level);
         Ok(found)
     }
 }

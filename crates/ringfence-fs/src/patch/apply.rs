@@ -199,6 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn hunks_with_line_numbers_are_placed_in_their_order() {
+        // The hunk for line 1 is at its line, which leaves one place for the other.
+        let (first, last) = ("@@ -1 +1 @@\n-x\n+w\n", "@@ -4294967294 +4294967294 @@\n+y\n-x\n");
+        for patch in [[first, last].concat(), [last, first].concat()] {
+            assert_eq!(applied("x\nz\nx\n", &patch).split(' ').next(), Some(r#""w\nz\ny\n""#), "{patch}");
+        }
+        // Without numbers the first one is placed first, and could be either.
+        for patch in ["@@\n+y\n-x\n@@\n-x\n+w\n", "@@\n-x\n+w\n@@\n+y\n-x\n"] {
+            let said = applied("x\nz\nx\n", patch);
+            assert!(said.starts_with("AmbiguousEdit: hunk 1 matches several places"), "{said}");
+        }
+        // The error is that of the first one that has no place, not of the first in the patch.
+        check(
+            "x\nz\nx\n",
+            "@@ -9 +9 @@\n-x\n+w\n@@ -2 +2 @@\n-q\n+r\n",
+            expect![
+                "EditNotFound: hunk 2, for line 2, is not in `f`: line 1 of its old lines differs from line 2 of the file; read the file again and regenerate the diff"
+            ],
+        );
+    }
+
+    #[test]
     fn several_places_are_ambiguous() {
         check(
             "a\nb\na\nb\n",
@@ -421,6 +443,21 @@ mod tests {
                 "AmbiguousEdit: hunk 1, for line 3, does not match there in `f`, but matches several places, at lines 1, 3; add context lines, or correct the line number"
             ],
         );
+    }
+
+    #[test]
+    fn an_empty_last_line_has_its_newline() {
+        check("a\nx", "@@ -2 +2 @@\n-x\n+\n", expect![[r#""a\n\n" #1 2+0 +1-1"#]]);
+        check("a\nx ", "@@ -2 +2 @@\n-x\n+\n", expect![[r#""a\n\n" #1 2+0 +1-1"#]]);
+        // A newline behind a return would be another line ending than the file has.
+        check(
+            "b\na\r",
+            "@@ -1,2 +1,2 @@\n-b\n-a\n+a\n+a\n",
+            expect![
+                "EditNotFound: hunk 1, for line 1, is not in `f`: line 2 of its old lines differs from line 2 of the file; read the file again and regenerate the diff"
+            ],
+        );
+        check("a\n  x", "@@ -2 +2,2 @@\n-x\n+y\n+\n", expect![[r#""a\n  y\n\n" #1 2+0 +2-1"#]]);
     }
 
     #[test]

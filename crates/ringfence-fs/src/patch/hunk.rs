@@ -98,6 +98,9 @@ pub(super) struct HunkParser {
     /// The newline of the last line was dropped.
     newline_dropped: bool,
     marks: ContextMark,
+    marked_context: Vec<(usize, usize)>,
+    /// It has as many lines as its header says.
+    is_counted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,7 +121,7 @@ impl HunkParser {
 
     /// Reads as many lines as the header says. Nothing where there are others.
     fn by_counts(lines: &mut PatchLineCursor<'_>, header: &HunkHeader, marks: ContextMark) -> Option<Self> {
-        let mut reading = Self { marks, ..Self::default() };
+        let mut reading = Self { marks, is_counted: true, ..Self::default() };
         while let Some(line) = lines.peek() {
             if line.starts_with(NO_NEWLINE) {
                 reading.drop_newline(line).ok()?;
@@ -175,11 +178,23 @@ impl HunkParser {
     }
 
     pub(super) fn into_hunk(self, stated: Option<usize>) -> PatchHunk {
-        let Self { old, new, added, removed, first, last, .. } = self;
+        let Self { old, new, added, removed, first, last, marked_context, .. } = self;
         let [context_above, context_below] = [first, last].map(|kind| kind == Some(HunkLineKind::Context));
         let (anchors, at_end) = (Vec::new(), false);
         let is_repeated = false;
-        PatchHunk { stated, anchors, at_end, old, new, added, removed, context_above, context_below, is_repeated }
+        PatchHunk {
+            stated,
+            anchors,
+            at_end,
+            old,
+            new,
+            added,
+            removed,
+            context_above,
+            context_below,
+            is_repeated,
+            marked_context,
+        }
     }
 
     pub(super) fn push_line(&mut self, line: &str) -> Result<(), &'static str> {
@@ -189,9 +204,12 @@ impl HunkParser {
             Some((" ", text)) if self.marks == ContextMark::Space => (HunkLineKind::Context, text),
             Some(("-", text)) => (HunkLineKind::Removed, text),
             Some(("+", text)) => (HunkLineKind::Added, text),
-            _ if self.marks == ContextMark::Missing && !line.starts_with(['@', '`']) => (HunkLineKind::Context, line),
+            _ if self.marks == ContextMark::Missing && !self.ends_hunk(line) => (HunkLineKind::Context, line),
             _ => return Err("a line of a hunk must start with a space, `+` or `-`"),
         };
+        if kind == HunkLineKind::Context && self.marks == ContextMark::Space {
+            self.marked_context.push((self.old.lines, self.new.lines));
+        }
         for side in self.sides(kind) {
             if side.lacks_newline() {
                 return Err("a line without a newline must be the last one of its side");
@@ -205,6 +223,12 @@ impl HunkParser {
         self.last = Some(kind);
         self.newline_dropped = false;
         Ok(())
+    }
+
+    /// Whether a line without a mark cannot be one of the hunk: the next header, or the end of a code fence, unless counts
+    /// tell how far the hunk goes.
+    fn ends_hunk(&self, line: &str) -> bool {
+        line.starts_with("@@") || (!self.is_counted && line.starts_with("```"))
     }
 
     /// Heeds `\ No newline at end of file`.
@@ -336,6 +360,12 @@ mod tests {
         check("@@ -1,2 +1 @@\n a\n--\n-b\n", expect![[r#"Modify f, ?: "a\n-\nb\n" -> "a\n""#]]);
         check("@@ -1 +1 @@\n-a\n-b\n+c\n", expect![[r#"Modify f, ?: "a\nb\n" -> "c\n""#]]);
         check("@@ -1,2 +1,2 @@\n a\nb\n", expect![[r#"Modify f, 1: " a\nb\n" -> " a\nb\n""#]]);
+        check("@@ -1,2 +1,3 @@\n```\n+b\n`c`\n", expect![[r#"Modify f, 1: "```\n`c`\n" -> "```\nb\n`c`\n""#]]);
+        check("@@\n`c`\n+b\n@d\n", expect![[r#"Modify f, ?: "`c`\n@d\n" -> "`c`\nb\n@d\n""#]]);
+        check(
+            "@@\n`c`\n+b\n```\n-d\n",
+            expect!["line 4 of the patch: a line of a hunk must start with a space, `+` or `-`"],
+        );
     }
 
     #[test]

@@ -3,6 +3,14 @@
 //! A position matches when it has exactly the old lines of the hunk, ends included, but for a newline at the end of the
 //! file. Where there is none, one that has them by a relaxation of `edit` matches. A hunk that was applied already is
 //! refused. No message has contents in it.
+//!
+//! Hunks are placed one after the other, in the order of their line numbers where these are believed, and else in the order
+//! of the patch. Lines that a hunk has are not looked at again, so a later one may have its only place above. The first hunk
+//! that cannot be placed is the error: `AmbiguousEdit` where more than one position qualifies, or the hunk would match
+//! again once it is applied; `EditNotFound` where none does, or its change is there already. `reference.rs` has the same
+//! rules as a look at every line.
+
+mod errors;
 
 use std::ops::Range;
 
@@ -112,7 +120,8 @@ impl<'t> HunkLocator<'t> {
             self.unique_match(number, hunk, stated)?
         };
         let moved = stated.filter(|at| *at != fit.start);
-        if moved.is_some_and(|at| self.has_new_lines(at, hunk)) || self.is_applied(&fit, hunk) {
+        let new = if fit.relaxation == Some(TextRelaxation::ContextMark) { fit.new_text(hunk) } else { &hunk.new.text };
+        if moved.is_some_and(|at| new != hunk.old.text && self.has_new_lines(at, new)) || self.is_applied(&fit, hunk) {
             return Err(self.already_applied_error(number, hunk));
         }
         if self.is_repeatable(&fit, hunk) {
@@ -123,8 +132,8 @@ impl<'t> HunkLocator<'t> {
         Ok(fit)
     }
 
-    /// The only position in the whole file that has the old lines: exactly, or else by the first relaxation by which any
-    /// has. In a V4A patch it is not above the line that the hunk's anchors name, and those in the block of that line
+    /// The only position in the whole file that has the old lines: exactly, or else with the marks of context as text, or
+    /// else by the first relaxation by which any has. In a V4A patch it is not above the line that the hunk's anchors name, and those in the block of that line
     /// go before others.
     fn unique_match(
         &mut self,
@@ -145,6 +154,15 @@ impl<'t> HunkLocator<'t> {
             });
         }
         let elsewhere = Some(found).filter(|found| !found.matches.is_empty());
+        if elsewhere.is_none()
+            && let Some(unmarked) = hunk.with_marks_as_text()
+        {
+            let found = self.search(number, &unmarked, scope.as_ref())?;
+            if !found.matches.is_empty() {
+                self.check_not_relaxed_elsewhere(number, hunk, &found, scope.as_ref())?;
+                return self.only_unmarked_match(number, hunk, &unmarked, found, stated);
+            }
+        }
         let mut relaxed_elsewhere = None;
         for level in RELAXATIONS {
             let found = self.search_relaxed(number, hunk, level, scope.as_ref())?;
@@ -165,15 +183,62 @@ impl<'t> HunkLocator<'t> {
         }
     }
 
+    /// A relaxation by which other positions have the old lines could be meant as well.
+    fn check_not_relaxed_elsewhere(
+        &mut self,
+        number: usize,
+        hunk: &PatchHunk,
+        unmarked: &RankedMatches<HunkMatch>,
+        scope: Option<&AnchorScope>,
+    ) -> Result<(), ToolError> {
+        let mut starts: Vec<usize> = unmarked.matches.iter().map(|fit| fit.start.lines).collect();
+        for level in RELAXATIONS {
+            let relaxed = self.search_relaxed(number, hunk, level, scope)?;
+            let others = relaxed.matches.iter().map(|place| place.first).filter(|first| !starts.contains(first));
+            let others: Vec<usize> = others.collect();
+            if !others.is_empty() {
+                starts.extend(others);
+                starts.sort_unstable();
+                return Err(self.ambiguous_error(number, hunk, &starts));
+            }
+        }
+        Ok(())
+    }
+
+    /// The match of a hunk whose context has no marks: at its stated line, or else the only one.
+    fn only_unmarked_match(
+        &self,
+        number: usize,
+        hunk: &PatchHunk,
+        unmarked: &PatchHunk,
+        found: RankedMatches<HunkMatch>,
+        stated: Option<LineOffset>,
+    ) -> Result<HunkMatch, ToolError> {
+        let fit = match stated.filter(|at| self.matches_at(*at, unmarked)) {
+            Some(at) => self.exact_match(at, unmarked),
+            None => self.only_exact_match(number, unmarked, found)?,
+        };
+        // Removed lines that are there as they are tell that lines are not shifted.
+        if hunk.removed == 0 && !is_added_unshifted(hunk, unmarked) {
+            return Err(self.context_mark_error(number));
+        }
+        let new = Some(fit.new_text(unmarked).to_owned());
+        Ok(HunkMatch { new, relaxation: Some(TextRelaxation::ContextMark), ..fit })
+    }
+
     /// Whether a looser match cannot be meant. V4A has nothing but its words to say where a hunk is.
     fn is_as_said(&self, best: MatchRank) -> bool {
         self.format == PatchFormat::Unified || (best.at_end && best.in_block)
     }
 
-    /// Whether a position has the old lines by any relaxation, unless they are said to be the end of the file.
+    /// Whether a position has the old lines with the marks of context as text, or by any relaxation, unless they are said
+    /// to be the end of the file.
     fn is_relaxed_at(&self, at: LineOffset, hunk: &PatchHunk) -> bool {
         if hunk.reaches_end() {
             return false;
+        }
+        if hunk.with_marks_as_text().is_some_and(|unmarked| self.matches_at(at, &unmarked)) {
+            return true;
         }
         let there: Vec<&str> = self.text[at.at..].split_inclusive('\n').take(hunk.old.lines).collect();
         let mut matches = false;
@@ -224,9 +289,12 @@ impl<'t> HunkLocator<'t> {
         let change = RelaxedHunk { old: &hunk.old.text, new: &hunk.new.text };
         let new =
             change.adapted(&region, &shift, level, eol).ok_or_else(|| self.not_found_error(number, hunk, None))?;
-        // The file keeps its end.
+        // The file keeps its end, unless its last line is an empty one now, which cannot be without its newline, or one of
+        // V4A, where each line has one.
         let is_open = region.last().is_some_and(|line| !line.ends_with('\n'));
-        let new = if is_open { without_end(&new).to_owned() } else { new };
+        let can_keep_end = !matches!(without_end(&new).as_bytes(), [] | [.., b'\n']);
+        let keeps_end = is_open && can_keep_end && self.format == PatchFormat::Unified;
+        let new = if keeps_end { without_end(&new).to_owned() } else { new };
         let start = LineOffset { lines: first, at };
         Ok(HunkMatch { start, end, new: Some(new), relaxation: Some(level) })
     }
@@ -287,12 +355,14 @@ impl<'t> HunkLocator<'t> {
     }
 
     /// Whether the old lines of a hunk could be there by a relaxation. One that is about the end of the file says exactly
-    /// what is there, and where both kinds of line endings are, each is part of its line.
+    /// what is there, and where both kinds of line endings are, each is part of its line. A return at the end of the file is
+    /// half of one: a newline behind it would make it another end than the others are.
     fn may_relax(&self, hunk: &PatchHunk, level: TextRelaxation) -> bool {
         const MOST_LOOKED_FOR: usize = 16;
         let ends = [self.text, &hunk.old.text, &hunk.new.text].map(LineEndings::of);
         let [file, old, new] = ends;
         if hunk.reaches_end()
+            || self.text.ends_with('\r')
             || ends.contains(&LineEndings::Mixed)
             || file != old
             || (new != old && new != LineEndings::None)
@@ -316,7 +386,7 @@ impl<'t> HunkLocator<'t> {
         let lines = self.line_count;
         let is_open = !self.text.is_empty() && !self.text.ends_with('\n');
         let eol = if LineEndings::of(self.text) == LineEndings::Crlf { "\r\n" } else { "\n" };
-        let new = is_open.then(|| [eol, without_end(&hunk.new.text)].concat());
+        let new = is_open.then(|| [eol, &hunk.new.text].concat());
         HunkMatch { start: LineOffset { lines, at: self.text.len() }, end: self.text.len(), new, relaxation: None }
     }
 
@@ -368,9 +438,9 @@ impl<'t> HunkLocator<'t> {
         rest.starts_with(&hunk.old.text) && (!hunk.reaches_end() || rest.len() == hunk.old.text.len())
     }
 
-    /// Whether the new lines of a hunk that changes something are at a position.
-    fn has_new_lines(&self, at: LineOffset, hunk: &PatchHunk) -> bool {
-        !hunk.new.text.is_empty() && hunk.new.text != hunk.old.text && self.has_lines(at.at, &hunk.new.text)
+    /// Whether new lines are at a position.
+    fn has_new_lines(&self, at: LineOffset, new: &str) -> bool {
+        !new.is_empty() && self.has_lines(at.at, new)
     }
 
     /// Whether these lines are at a position, whatever the end of the file is.
@@ -493,7 +563,7 @@ impl<'t> HunkLocator<'t> {
     }
 
     /// Offset of the file's last lines if they are the old lines but for the newline at the end, which only one of them
-    /// has. The file keeps its end, unless the hunk is about that.
+    /// has. The file keeps its end, unless the hunk is about that: in V4A each line has a newline.
     fn match_at_end(&self, hunk: &PatchHunk) -> Option<(usize, Option<String>)> {
         let (old, new) = (&hunk.old, &hunk.new);
         let ends = self.text.ends_with('\n');
@@ -502,7 +572,8 @@ impl<'t> HunkLocator<'t> {
             return None;
         }
         let at = file.strip_suffix(wanted).filter(|above| above.is_empty() || above.ends_with('\n'))?.len();
-        if new.text.is_empty() || old.lacks_newline() != new.lacks_newline() {
+        let names_end = self.format == PatchFormat::V4a || old.lacks_newline() != new.lacks_newline();
+        if new.text.is_empty() || names_end {
             return Some((at, None));
         }
         let new = [without_end(&new.text), &self.text[file.len()..]].concat();
@@ -510,167 +581,23 @@ impl<'t> HunkLocator<'t> {
         let can_keep_end = ends || !matches!(new.as_bytes(), [] | [.., b'\n']);
         Some((at, can_keep_end.then_some(new)))
     }
+}
 
-    fn hunk_label(hunk: &PatchHunk) -> String {
-        hunk.stated.map_or(String::new(), |line| format!(", for line {line},"))
-    }
-
-    fn ambiguous_error(&self, number: usize, hunk: &PatchHunk, starts: &[usize]) -> ToolError {
-        let lines: Vec<usize> = starts.iter().take(MOST_LINES).map(|start| start + 1).collect();
-        if hunk.is_repeated && starts.len() == 1 {
-            let message =
-                format!("hunk {number} is in the patch twice, and may be for several places in `{}`", self.shown);
-            let error = ToolError::new(ErrorKind::AmbiguousEdit, message);
-            return error.hint("add context lines to each").detail("hunk", number).detail("lines", lines);
-        }
-        let listed = lines.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        let more = if starts.len() > MOST_LINES { " and more" } else { "" };
-        let (shown, called) = (self.shown, Self::hunk_label(hunk));
-        let (message, advice) = if self.trust_line_numbers {
-            let there = format!("hunk {number}{called} does not match there in `{shown}`, but matches several places");
-            (there, "add context lines, or correct the line number")
-        } else {
-            (format!("hunk {number}{called} matches several places in `{shown}`"), self.context_advice())
-        };
-        ToolError::new(ErrorKind::AmbiguousEdit, format!("{message}, at lines {listed}{more}"))
-            .hint(advice)
-            .detail("hunk", number)
-            .detail("lines", lines)
-    }
-
-    /// Advice for a hunk whose line numbers count for nothing.
-    fn context_advice(&self) -> &'static str {
-        "add context lines; line numbers are used only if every hunk header of the file has correct counts"
-    }
-
-    fn not_found_error(&self, number: usize, hunk: &PatchHunk, stated: Option<LineOffset>) -> ToolError {
-        let message = format!("hunk {number}{} is not in `{}`: ", Self::hunk_label(hunk), self.shown);
-        let error = match stated {
-            None if !self.trust_line_numbers => {
-                ToolError::new(ErrorKind::EditNotFound, message + "its old lines are not in the file")
-            }
-            None => ToolError::new(ErrorKind::EditNotFound, message + &self.line_mismatch_reason(hunk)),
-            Some(at) => {
-                let there = &self.text[at.at..];
-                let differs = first_difference(there, &hunk.old.text);
-                let line = at.lines + differs + 1;
-                let why = if differs == hunk.old.lines {
-                    format!("it says that the file ends without a newline, but the file continues at line {line}")
-                } else if there.split_inclusive('\n').nth(differs).is_none() {
-                    format!("the file ends before line {} of its old lines", differs + 1)
-                } else {
-                    format!("line {} of its old lines differs from line {line} of the file", differs + 1)
-                };
-                ToolError::new(ErrorKind::EditNotFound, message + &why).detail("differsAtLine", line)
-            }
-        };
-        let new = &hunk.new.text;
-        let advice = match self.line_endings_advice(hunk) {
-            Some(advice) => advice,
-            None if hunk.added > 0 && memmem::find(self.text.as_bytes(), new.as_bytes()).is_some() => {
-                "its new lines are in the file: it may already be applied"
-            }
-            None => "read the file again and regenerate the diff",
-        };
-        error.hint(advice).detail("hunk", number)
-    }
-
-    /// All lines of context have one space less than the file: they may be shifted, or only lack their mark, and then the
-    /// new lines are not shifted with them.
-    fn context_mark_error(&self, number: usize) -> ToolError {
-        let message = format!("the context of hunk {number} has one space less than `{}` has", self.shown);
-        ToolError::new(ErrorKind::EditNotFound, message)
-            .hint("start each line of context with a space, before its own indentation")
-            .detail("hunk", number)
-    }
-
-    /// The line is that of an anchor which the file has: nothing above it is meant.
-    fn above_anchor_error(&self, number: usize, line: usize) -> ToolError {
-        let message = format!(
-            "hunk {number} is not in `{}` below line {line}, which its `@@` line names: its old lines are only above",
-            self.shown
-        );
-        ToolError::new(ErrorKind::EditNotFound, message)
-            .hint("correct the `@@` line, or remove its text")
-            .detail("hunk", number)
-            .detail("anchorLine", line)
-    }
-
-    fn already_applied_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
-        let message = format!(
-            "hunk {number}{} is already applied to `{}`: its new lines are there",
-            Self::hunk_label(hunk),
-            self.shown
-        );
-        let advice = "remove it; to add the same lines again, add context lines above and below";
-        ToolError::new(ErrorKind::EditNotFound, message).hint(advice).detail("hunk", number)
-    }
-
-    /// Only for a hunk that has no lines to be found by.
-    fn no_insertion_point_error(&self, number: usize, hunk: &PatchHunk) -> ToolError {
-        let Some(stated) = hunk.stated.filter(|_| self.trust_line_numbers) else {
-            let message =
-                format!("hunk {number} only adds lines, and nothing says where in `{}` they belong", self.shown);
-            let error = ToolError::new(ErrorKind::EditNotFound, message);
-            return error.hint("add context lines").detail("hunk", number);
-        };
-        let why = match self.start_of(hunk.lines_before()) {
-            _ if self.offset != 0 => "the previous hunk was not at its stated line".to_owned(),
-            None => self.line_mismatch_reason(hunk),
-            Some(_) => "the file does not end there".to_owned(),
-        };
-        let message = format!(
-            "hunk {number} only adds lines, so it can only follow line {stated} of `{}`, but {why}",
-            self.shown
-        );
-        ToolError::new(ErrorKind::EditNotFound, message).hint("add context lines").detail("hunk", number)
-    }
-
-    fn line_mismatch_reason(&self, hunk: &PatchHunk) -> String {
-        let stated = hunk.lines_before().and_then(|before| before.checked_add_signed(self.offset));
-        if stated.is_none_or(|lines| lines < self.previous_end.lines) {
-            return "it starts before the end of the previous hunk".to_owned();
-        }
-        let whole = self.text.is_empty() || self.text.ends_with('\n');
-        let end = if whole { "" } else { " and no newline at its end" };
-        let count = self.text.split_inclusive('\n').count();
-        format!("the file has {count} {}{end}", if count == 1 { "line" } else { "lines" })
-    }
-
-    /// Advice for a hunk that only line endings keep from matching.
-    fn line_endings_advice(&self, hunk: &PatchHunk) -> Option<&'static str> {
-        let old = &hunk.old.text;
-        let loose = |text: &str| {
-            let newline = if text.ends_with('\n') { "" } else { "\n" };
-            ["\n", &text.replace("\r\n", "\n"), newline].concat()
-        };
-        let (file, wanted) = (loose(&self.text[self.previous_end.at..]), loose(old));
-        let alike = if hunk.reaches_end() {
-            file.ends_with(&wanted)
-        } else {
-            memmem::find(file.as_bytes(), wanted.as_bytes()).is_some()
-        };
-        alike.then_some(match (self.text.contains("\r\n"), old.contains("\r\n")) {
-            (true, false) => "the line endings differ: the file has CRLF and the patch has LF",
-            (false, true) => "the line endings differ: the file has LF and the patch has CRLF",
-            _ if self.text.ends_with('\n') == old.ends_with('\n') => {
-                "the line endings differ: CRLF and LF are mixed, and each must match the file"
-            }
-            _ if old.ends_with('\n') => {
-                "the line endings differ: the file has no newline at its end, so put `\\ No newline at end of file` there"
-            }
-            _ => "the line endings differ: the file has a newline at its end, so remove `\\ No newline at end of file`",
-        })
-    }
+/// Whether the lines that a hunk adds suit its context as it is without marks, and would not if all were shifted by a
+/// space: either one of them is indented as the context is, or all indentation is even.
+fn is_added_unshifted(hunk: &PatchHunk, unmarked: &PatchHunk) -> bool {
+    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+    let is_filled = |line: &&str| !line.trim().is_empty();
+    let context: Vec<usize> = unmarked.old.text.lines().filter(is_filled).map(indent).collect();
+    let is_added = |number: &usize| hunk.marked_context.binary_search_by_key(number, |pair| pair.1).is_err();
+    let new = unmarked.new.text.lines().enumerate().filter(|(number, _)| is_added(number));
+    let added: Vec<usize> = new.map(|(_, line)| line).filter(is_filled).map(indent).collect();
+    let suits = |shift: usize| added.iter().any(|indent| context.contains(&(indent + shift)));
+    let is_even = context.iter().chain(&added).all(|indent| indent % 2 == 0);
+    added.is_empty() || is_even || (suits(0) && !suits(1))
 }
 
 /// A text without the newline at its end.
 fn without_end(text: &str) -> &str {
     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text))
-}
-
-/// Number of lines of `old` that the text begins with.
-fn first_difference(text: &str, old: &str) -> usize {
-    let pairs = text.split_inclusive('\n').zip(old.split_inclusive('\n'));
-    pairs.take_while(|(there, wanted)| there == wanted).count()
 }

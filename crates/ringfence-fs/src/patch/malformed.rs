@@ -1,9 +1,12 @@
 //! Malformed diffs as models write them: the lines decide, or nothing is done.
 
+use std::collections::HashMap;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::patch::reference::expected_text;
 use crate::patch::tests::{check, diff, lines_of, text, without_final_newline};
 use crate::patch::{apply, parse};
 
@@ -66,29 +69,39 @@ fn with_defect(patch: &str, way: DiffDefect) -> String {
     }
 }
 
+/// An added line of the diff, as it is once that is written like that. One without a newline has a marker below it.
+fn added_with_defect(line: &str, patch: &str, way: DiffDefect) -> String {
+    let is_open = !line.ends_with('\n');
+    match way {
+        DiffDefect::NoMarker if is_open => [line, "\n"].concat(),
+        DiffDefect::OtherLineEndings if patch.contains('\r') && is_open => {
+            line.strip_suffix('\r').unwrap_or(line).to_owned()
+        }
+        DiffDefect::OtherLineEndings if patch.contains('\r') => line.replace("\r\n", "\n"),
+        DiffDefect::OtherLineEndings => line.replace('\n', "\r\n"),
+        _ => line.to_owned(),
+    }
+}
+
 #[test]
 fn a_diff_that_was_written_carelessly_does_what_it_means_or_nothing() {
     check(&(text(), text(), 0..4usize, vec(any_defect(), 1..3)), |(old, new, context, ways)| {
         if old == new {
             return;
         }
-        let patch = ways.iter().fold(diff(&old, &new, context), |patch, way| with_defect(&patch, *way));
+        let mut patch = diff(&old, &new, context);
+        let mut added: HashMap<&str, String> = lines_of(&new).into_iter().map(|line| (line, line.to_owned())).collect();
+        for way in &ways {
+            added.values_mut().for_each(|line| *line = added_with_defect(line, &patch, *way));
+            patch = with_defect(&patch, *way);
+        }
         let Ok(files) = parse(&patch) else { return };
         let Ok(applied) = apply(&old, &files[0], "f") else { return };
-        let has = |wanted: fn(&DiffDefect) -> bool| ways.iter().any(wanted);
-        // Ends that the text has both of, or no old line has, are what the patch says.
-        let one_end = |text: &str| !text.contains('\r') || !text.replace("\r\n", "").contains('\n');
-        let told = one_end(&old) && one_end(&new) && old.contains("\r\n") == new.contains("\r\n");
-        let told = told && files[0].hunks.iter().any(|hunk| hunk.old.text.contains('\n')) && old.contains('\n');
-        let alike = |text: &str| {
-            let text = if has(|way| matches!(way, DiffDefect::NoMarker)) { without_final_newline(text) } else { text };
-            // A return before a newline that is not there is part of the line.
-            let exact = (told || !has(|way| matches!(way, DiffDefect::OtherLineEndings))) && !new.ends_with('\r');
-            // Where all lines of the file end in CRLF, so do the ones that a patch with LF adds.
-            let exact = exact && (!old.contains("\r\n") || !one_end(&old) || one_end(&new));
-            if exact { text.to_owned() } else { text.replace('\r', "") }
-        };
-        assert_eq!(alike(&applied.text), alike(&new), "{patch}");
+        let expected = expected_text(&old, &new, &files[0].hunks, |line| added[line].clone());
+        // Without its marker, nothing in the patch says whether the last line has a newline.
+        let is_marked = !ways.iter().any(|way| matches!(way, DiffDefect::NoMarker));
+        let alike = |text: &str| if is_marked { text.to_owned() } else { without_final_newline(text).to_owned() };
+        assert_eq!(alike(&applied.text), alike(&expected), "{patch}");
     });
 }
 
@@ -114,6 +127,36 @@ fn a_diff_that_was_written_carelessly_is_often_understood() {
             }
         }
     }
+}
+
+#[test]
+fn a_diff_without_marks_of_context_makes_its_change_or_nothing() {
+    let line = || (select(vec!["", "  ", "    ", "        "]), select(vec!["a", "b", "c", "}"]));
+    let change = prop_oneof![5 => Just(None), 2 => line().prop_map(Some)];
+    let lines = || vec((line(), change.clone(), any::<bool>()), 1..14);
+    check(&(lines(), 1..4usize, any::<bool>(), any::<bool>()), |(lines, context, is_numbered, is_v4a)| {
+        let of = |(indent, text): (&str, &str)| format!("{indent}{text}\n");
+        let old: String = lines.iter().map(|(line, ..)| of(*line)).collect();
+        let changed = lines.iter().map(|(line, change, keeps)| match change {
+            None => of(*line),
+            Some(new) if *keeps => of(*line) + &of(*new),
+            Some(new) => of(*new),
+        });
+        let new: String = changed.collect();
+        if old == new {
+            return;
+        }
+        let mut patch: String =
+            lines_of(&diff(&old, &new, context)).into_iter().skip(2).fold(String::new(), |all, line| {
+                let header = if is_numbered && !is_v4a { line } else { "@@\n" };
+                all + if line.starts_with("@@") { header } else { line.strip_prefix(' ').unwrap_or(line) }
+            });
+        patch.insert_str(0, if is_v4a { "*** Begin Patch\n*** Update File: f\n" } else { "--- a/f\n+++ b/f\n" });
+        let Ok(files) = parse(&patch) else { return };
+        if let Ok(applied) = apply(&old, &files[0], "f") {
+            assert_eq!(applied.text, new, "{patch}");
+        }
+    });
 }
 
 #[test]

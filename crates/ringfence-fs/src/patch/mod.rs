@@ -76,6 +76,8 @@ pub(crate) struct PatchHunk {
     context_below: bool,
     /// The patch has it more than once.
     is_repeated: bool,
+    /// Its lines of context by their number in the old and in the new lines, from zero. Empty where they have no mark.
+    marked_context: Vec<(usize, usize)>,
 }
 
 /// The lines of a hunk in one of the two texts, with their ends.
@@ -115,6 +117,22 @@ impl PatchHunk {
         self.stated.map(|line| line.saturating_sub(usize::from(self.old.lines > 0)))
     }
 
+    /// The same hunk if what was read as the mark of its context belongs to the lines, as where a model left the marks out
+    /// of lines that are all indented. Nothing where it has no such line.
+    fn with_marks_as_text(&self) -> Option<Self> {
+        let is_filled = |line: &&str| !line.trim().is_empty();
+        let side = |side: &HunkSide, context: &dyn Fn(&(usize, usize)) -> usize| {
+            let mut context = self.marked_context.iter().map(context).peekable();
+            let lines = side.text.split_inclusive('\n').enumerate().map(|(number, line)| {
+                let is_marked = context.next_if_eq(&number).is_some() && is_filled(&line);
+                (if is_marked { " " } else { "" }, line)
+            });
+            HunkSide { text: lines.flat_map(|(mark, line)| [mark, line]).collect(), lines: side.lines }
+        };
+        let (old, new) = (side(&self.old, &|pair| pair.0), side(&self.new, &|pair| pair.1));
+        (old != self.old).then(|| Self { old, new, marked_context: Vec::new(), ..self.clone() })
+    }
+
     /// It can only be the end of a file.
     fn reaches_end(&self) -> bool {
         self.old.lacks_newline() || self.new.lacks_newline()
@@ -125,6 +143,8 @@ impl PatchHunk {
 mod fuzz;
 #[cfg(test)]
 mod malformed;
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -9,8 +9,9 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use ringfence_kernel::ErrorKind;
 
-use crate::patch::apply::{PatchedText, with_line_endings_of};
-use crate::patch::{FilePatch, HunkPlacement, PatchHunk, PatchKind, apply, parse};
+use crate::patch::apply::with_line_endings_of;
+use crate::patch::reference::{expected_text, reference_apply};
+use crate::patch::{FilePatch, PatchKind, apply, parse};
 
 /// A parsed patch as text, or the error without its advice.
 pub(super) fn read(patch: &str) -> String {
@@ -224,7 +225,7 @@ pub(super) fn lines_of(text: &str) -> Vec<&str> {
 }
 
 /// An edit script: lines with ` `, `-` or `+` before them, by the longest common subsequence.
-fn script<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<(char, &'t str)> {
+pub(super) fn script<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<(char, &'t str)> {
     let mut common = vec![vec![0; new.len() + 1]; old.len() + 1];
     for (i, there) in old.iter().enumerate().rev() {
         for (j, wanted) in new.iter().enumerate().rev() {
@@ -293,10 +294,7 @@ fn the_diff_of_any_two_texts_makes_one_of_the_other() {
         for patch in [&patch, &trimmed, cut] {
             let files = parse(patch).unwrap();
             let applied = apply(&old, &files[0], "f").unwrap();
-            // Where all lines of the file end in CRLF, so do the ones that a patch with LF adds.
-            let is_crlf = old.contains("\r\n") && !old.replace("\r\n", "").contains('\n');
-            let ends = |text: &str| if is_crlf { text.replace("\r\n", "\n") } else { text.to_owned() };
-            assert_eq!(ends(&applied.text), ends(&new), "{patch}");
+            assert_eq!(applied.text, expected_text(&old, &new, &files[0].hunks, str::to_owned), "{patch}");
             assert!(applied.hunks.iter().all(|placed| placed.offset == Some(0)), "{:?}", applied.hunks);
             let signs = |sign| script(&lines_of(&old), &lines_of(&new)).iter().filter(|line| line.0 == sign).count();
             assert_eq!(applied.hunks.iter().map(|placed| placed.added).sum::<usize>(), signs('+'));
@@ -324,220 +322,19 @@ fn a_text_that_has_shifted_is_changed_in_the_same_lines() {
     });
 }
 
-/// Position of a hunk, and its replacement there.
-type ExpectedPlacement = (usize, String);
-
-/// Position of each hunk, by a look at every line of the text.
-fn places(text: &str, hunks: &[PatchHunk]) -> Result<Vec<ExpectedPlacement>, ErrorKind> {
-    let lines = lines_of(text);
-    let trusted = hunks.iter().all(|hunk| hunk.stated.is_some());
-    let (mut drift, mut places) = (0, Vec::<ExpectedPlacement>::new());
-    for (index, hunk) in hunks.iter().enumerate() {
-        let old = lines_of(&hunk.old.text);
-        let ends = |count: usize| places.iter().zip(hunks).take(count).map(|((at, _), hunk)| at + hunk.old.lines);
-        let done = ends(index).next_back().unwrap_or(0);
-        let is_free =
-            |at: usize| !places.iter().zip(ends(index)).any(|((start, _), end)| at < end && *start < at + old.len());
-        let mut found: Vec<ExpectedPlacement> = (0..=lines.len())
-            .filter(|at| {
-                lines[*at..].starts_with(&old)
-                    && (!hunk.reaches_end() || at + old.len() == lines.len())
-                    && (*at < lines.len() || text.is_empty() || text.ends_with('\n'))
-            })
-            .map(|at| (at, hunk.new.text.clone()))
-            .collect();
-        let stated = hunk.lines_before().filter(|_| trusted).map(|before| before as i64 + drift);
-        let at_stated = found.iter().find(|(at, _)| stated == Some(*at as i64) && *at >= done).cloned();
-        let place = match at_stated {
-            _ if old.is_empty() && !trusted && !text.is_empty() => return Err(ErrorKind::EditNotFound),
-            Some(place) if drift == 0 || !old.is_empty() => place,
-            _ if old.is_empty() && text.is_empty() => (0, hunk.new.text.clone()),
-            _ if old.is_empty() => return Err(ErrorKind::EditNotFound),
-            _ => {
-                found.extend(loosely_at_end(text, hunk));
-                found.retain(|(at, _)| is_free(*at));
-                let same_end = |text: &str| text.replace("\r\n", "\n");
-                let (all, wanted) = (same_end(text), same_end(&hunk.old.text));
-                let is_mixed = text.contains("\r\n") && text.replace("\r\n", "").contains('\n');
-                let starts = std::iter::once(0).chain(all.match_indices('\n').map(|(at, _)| at + 1));
-                let loosely = starts.filter(|at| all[*at..].starts_with(&wanted)).count();
-                match &found[..] {
-                    [_] if is_mixed && loosely > 1 => return Err(ErrorKind::AmbiguousEdit),
-                    [only] if only.0 >= done => only.clone(),
-                    [] | [_] => return Err(ErrorKind::EditNotFound),
-                    _ => return Err(ErrorKind::AmbiguousEdit),
-                }
-            }
-        };
-        let there = stated.and_then(|at| usize::try_from(at).ok()).filter(|at| *at >= done && *at <= lines.len());
-        let moved = there.filter(|at| *at != place.0 && hunk.new != hunk.old && hunk.new.lines > 0);
-        if moved.is_some_and(|at| has_new_lines(&lines[at..], hunk)) {
-            return Err(ErrorKind::EditNotFound);
-        }
-        check_once(text, hunk, place.0)?;
-        if let Some(before) = hunk.lines_before().filter(|_| trusted) {
-            drift = place.0 as i64 - before as i64;
-        }
-        places.push(place);
-    }
-    Ok(places)
-}
-
 pub(super) fn without_final_newline(text: &str) -> &str {
     text.strip_suffix("\r\n").or(text.strip_suffix('\n')).unwrap_or(text)
-}
-
-/// Whether the new lines of a hunk are there.
-fn has_new_lines(there: &[&str], hunk: &PatchHunk) -> bool {
-    let new = lines_of(&hunk.new.text);
-    let rest = there.concat();
-    let one_ends = rest.ends_with('\n') == hunk.new.lacks_newline();
-    let at_end = !there.is_empty()
-        && (rest == hunk.new.text
-            || (one_ends && without_final_newline(&rest) == without_final_newline(&hunk.new.text)));
-    (!hunk.new.lacks_newline() && there.starts_with(&new)) || at_end
-}
-
-/// The last lines, where the hunk and the text only differ in the newline at the end.
-fn loosely_at_end(text: &str, hunk: &PatchHunk) -> Option<ExpectedPlacement> {
-    let (lines, old) = (lines_of(text), lines_of(&hunk.old.text));
-    let at = lines.len().checked_sub(old.len())?;
-    let differ = text.ends_with('\n') == hunk.old.lacks_newline();
-    let alike = !without_final_newline(&hunk.old.text).is_empty()
-        && without_final_newline(&lines[at..].concat()) == without_final_newline(&hunk.old.text);
-    if !differ || !alike {
-        return None;
-    }
-    if hunk.new.lines == 0 || hunk.old.lacks_newline() != hunk.new.lacks_newline() {
-        return Some((at, hunk.new.text.clone()));
-    }
-    let new = without_final_newline(&hunk.new.text).to_owned() + &text[without_final_newline(text).len()..];
-    let can_keep_end = text.ends_with('\n') || !(new.is_empty() || new.ends_with('\n'));
-    Some((at, if can_keep_end { new } else { hunk.new.text.clone() }))
-}
-
-/// A hunk that was applied already is refused.
-fn check_once(text: &str, hunk: &PatchHunk, at: usize) -> Result<(), ErrorKind> {
-    let lines = lines_of(text);
-    let (old, new) = (lines_of(&hunk.old.text), lines_of(&hunk.new.text));
-    if hunk.context_above && hunk.context_below {
-        return Ok(());
-    }
-    if old.is_empty() {
-        let there = lines[at..].starts_with(&new) && !new.is_empty();
-        return if there { Err(ErrorKind::EditNotFound) } else { Ok(()) };
-    }
-    if new.len() > old.len() {
-        let same = |(new, old): (&&str, &&str)| new == old || (!old.ends_with('\n') && new.starts_with(*old));
-        let aligned = (0..=new.len() - old.len()).filter(|above| new[*above..].iter().zip(&old).all(same));
-        let aligned = aligned.filter(|above| match (hunk.context_above, hunk.context_below) {
-            (true, _) => *above == 0,
-            (_, true) => above + old.len() == new.len(),
-            _ => true,
-        });
-        let mut starts = aligned.filter_map(|above| at.checked_sub(above));
-        let in_context = hunk.context_above || hunk.context_below;
-        let exactly = |start: usize| lines[start..].concat().starts_with(&hunk.new.text);
-        if starts.any(|start| if in_context { has_new_lines(&lines[start..], hunk) } else { exactly(start) }) {
-            return Err(ErrorKind::EditNotFound);
-        }
-        return Ok(());
-    }
-    let fewer = new.len() < old.len();
-    let again = [new, lines[at + old.len()..].to_vec()].concat();
-    let at_edge = if hunk.context_above { at + old.len() == lines.len() } else { at == 0 };
-    let one_sided = hunk.context_above != hunk.context_below;
-    let repeats = fewer && again.concat().starts_with(&hunk.old.text);
-    if one_sided && repeats && !at_edge { Err(ErrorKind::AmbiguousEdit) } else { Ok(()) }
-}
-
-/// The text with nothing but the lines of its hunks changed, and the reports about them.
-fn expected_result(text: &str, hunks: &[PatchHunk], places: &[ExpectedPlacement]) -> PatchedText {
-    let lines = lines_of(text);
-    let trusted = hunks.iter().all(|hunk| hunk.stated.is_some());
-    let mut applied = PatchedText { text: String::new(), hunks: Vec::new() };
-    let mut done = 0;
-    for (number, (hunk, (place, new))) in (1..).zip(hunks.iter().zip(places)) {
-        applied.text.push_str(&lines[done..*place].concat());
-        let before = hunk.lines_before().filter(|_| trusted);
-        applied.hunks.push(HunkPlacement {
-            hunk: number,
-            line: lines_of(&applied.text).len() + 1,
-            offset: before.map(|before| *place as i64 - before as i64),
-            added: hunk.added,
-            removed: hunk.removed,
-            relaxation: None,
-        });
-        applied.text.push_str(new);
-        done = place + lines_of(&hunk.old.text).len();
-    }
-    applied.text.push_str(&lines[done..].concat());
-    applied
-}
-
-/// Checks that nothing but lines like those of the hunks became lines like their new ones.
-#[track_caller]
-fn check_relaxed(text: &str, hunks: &[PatchHunk], applied: &PatchedText) {
-    let loosely = |lines: &[&str]| -> Vec<String> {
-        lines.iter().map(|line| line.trim().replace(['“', '”'], "\"").replace('–', "-")).collect()
-    };
-    let (old, new) = (lines_of(text), lines_of(&applied.text));
-    let mut placed: Vec<_> = applied.hunks.iter().zip(hunks).collect();
-    // What a hunk that leaves nothing replaces is before what is at that line now.
-    placed.sort_by_key(|(placed, hunk)| (placed.line, hunk.new.lines > 0));
-    let (mut old_at, mut new_at) = (0, 0);
-    while let Some((first, _)) = placed.first() {
-        let kept = first.line - 1 - new_at;
-        assert_eq!(loosely(&new[new_at..][..kept]), loosely(&old[old_at..][..kept]), "lines between hunks");
-        (old_at, new_at) = (old_at + kept, new_at + kept);
-        // Several that leave nothing are at one line, in any order.
-        let is_here = |hunk: &PatchHunk| {
-            let there = old.get(old_at..old_at + hunk.old.lines);
-            there.is_some_and(|there| loosely(there) == loosely(&lines_of(&hunk.old.text)))
-        };
-        let alike = placed.iter().take_while(|(other, hunk)| other.line == first.line && hunk.new.lines == 0);
-        let next = alike.into_iter().position(|(_, hunk)| is_here(hunk)).unwrap_or(0);
-        let (_, hunk) = placed.remove(next);
-        assert_eq!(loosely(&old[old_at..][..hunk.old.lines]), loosely(&lines_of(&hunk.old.text)));
-        assert_eq!(loosely(&new[new_at..][..hunk.new.lines]), loosely(&lines_of(&hunk.new.text)));
-        (old_at, new_at) = (old_at + hunk.old.lines, new_at + hunk.new.lines);
-    }
-    assert_eq!(new[new_at..], old[old_at..]);
 }
 
 #[track_caller]
 fn check_against_every_line(text: &str, files: &[FilePatch]) {
     for file in files.iter().filter(|file| file.change == PatchKind::Modify) {
-        let hunks = with_line_endings_of(text, &file.hunks);
-        // The reference knows no relaxations, and no hunks in another order.
-        let more = |applied: &PatchedText| {
-            let starts = applied.hunks.iter().map(|placed| placed.line);
-            applied.hunks.iter().any(|placed| placed.relaxation.is_some())
-                || !starts.is_sorted_by(|one, next| one < next)
-        };
-        // A line of the hunk is like the one at its stated line, or at one that the hunks before have shifted.
-        let is_near = |hunk: &PatchHunk| {
-            let there: Vec<&str> = text.lines().map(str::trim).collect();
-            hunk.old.text.lines().next().is_some_and(|line| there.contains(&line.trim())) && hunk.stated.is_some()
-        };
-        match (apply(text, file, "f"), places(text, &hunks)) {
-            (Ok(applied), Err(ErrorKind::EditNotFound | ErrorKind::AmbiguousEdit)) if more(&applied) => {
-                check_relaxed(text, &hunks, &applied);
-            }
-            // Both refuse. Of several hunks that cannot be applied, either names the one that it finds first.
-            (Err(error), Err(ErrorKind::EditNotFound | ErrorKind::AmbiguousEdit))
-                if matches!(error.kind, ErrorKind::EditNotFound | ErrorKind::AmbiguousEdit) =>
-            {
-                assert!(!error.message.contains('§'), "{}", error.message);
-            }
-            (Err(error), Ok(_)) if error.kind == ErrorKind::AmbiguousEdit && hunks.iter().any(is_near) => {}
-            (Ok(applied), Ok(places)) => assert_eq!(applied, expected_result(text, &hunks, &places)),
-            (Err(error), Err(kind)) => {
-                assert_eq!(error.kind, kind, "{}", error.message);
-                assert!(!error.message.contains('§'), "{}", error.message);
-            }
-            (applied, places) => panic!("{applied:?}, but {places:?}"),
-        }
+        let expected = reference_apply(text, &with_line_endings_of(text, &file.hunks));
+        let applied = apply(text, file, "f").map_err(|error| {
+            assert!(!error.message.contains('§'), "{}", error.message);
+            error.kind
+        });
+        assert_eq!(applied, expected, "{:?} on {text:?}", file.hunks);
     }
 }
 

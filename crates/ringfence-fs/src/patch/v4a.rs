@@ -342,7 +342,7 @@ mod tests {
         check_applied("a \nb\n", "@@\n a\n-b\n+c\n", expect![[r#""a \nc\n""#]]);
         check_applied("“a”\nb\n", "@@\n \"a\"\n-b\n+c\n", expect![[r#""“a”\nc\n""#]]);
         check_applied("a\nb\na\n", "@@\n-a\n+c\n*** End of File\n", expect![[r#""a\nb\nc\n""#]]);
-        check_applied("a\nb", "@@\n+c\n*** End of File\n", expect![[r#""a\nb\nc""#]]);
+        check_applied("a\nb", "@@\n+c\n*** End of File\n", expect![[r#""a\nb\nc\n""#]]);
         check_applied(
             "a\nb\n",
             "@@\n+c\n",
@@ -424,7 +424,18 @@ mod tests {
     #[test]
     fn the_end_of_a_file_goes_before_an_exact_match_elsewhere() {
         check_applied("a\nb\na \n", "@@\n-a\n+c\n*** End of File\n", expect![[r#""a\nb\nc\n""#]]);
-        check_applied("a\r\nb", "@@\n+c\n*** End of File\n", expect![[r#""a\r\nb\r\nc""#]]);
+        check_applied("a\r\nb", "@@\n+c\n*** End of File\n", expect![[r#""a\r\nb\r\nc\r\n""#]]);
+    }
+
+    #[test]
+    fn the_last_line_of_a_file_gets_a_newline_if_a_hunk_has_it() {
+        check_applied("one\ntwo", "@@\n one\n-two\n+2\n", expect![[r#""one\n2\n""#]]);
+        check_applied("one\ntwo", "@@\n-one\n+1\n two\n", expect![[r#""1\ntwo\n""#]]);
+        check_applied("one\r\ntwo", "@@\n one\n-two\n+2\n", expect![[r#""one\r\n2\r\n""#]]);
+        check_applied("one\n  two ", "@@\n-two\n+2\n", expect![[r#""one\n  2\n""#]]);
+        check_applied("one\ntwo", "@@\n one\n-two\n", expect![[r#""one\n""#]]);
+        // Nothing else of the file changes.
+        check_applied("one\ntwo\nthree", "@@\n-one\n+1\n two\n", expect![[r#""1\ntwo\nthree""#]]);
     }
 
     #[test]
@@ -464,19 +475,39 @@ mod tests {
     }
 
     #[test]
-    fn context_that_may_lack_its_mark_does_not_shift_new_lines() {
+    fn context_may_lack_its_mark_where_lines_tell_so() {
+        let text = "fn f() {\n    a();\n    b();\n}\n";
+        check_applied(
+            text,
+            "@@\n    a();\n+    x();\n    b();\n",
+            expect![[r#""fn f() {\n    a();\n    x();\n    b();\n}\n""#]],
+        );
+        check_applied(
+            text,
+            "@@\n    a();\n-    b();\n+    x();\n",
+            expect![[r#""fn f() {\n    a();\n    x();\n}\n""#]],
+        );
+        // All lines have two spaces less.
+        check_applied(
+            text,
+            "@@\n   a();\n+  x();\n   b();\n",
+            expect![[r#""fn f() {\n    a();\n    x();\n    b();\n}\n""#]],
+        );
         // Either the hunk is shifted by one space, or the space in front of its context is that of the line itself.
         check_applied(
-            "fn f() {\n    a();\n    b();\n}\n",
-            "@@\n    a();\n+    x();\n    b();\n",
+            "/*\n * a\n * b\n */\n",
+            "@@\n * a\n+* x\n * b\n",
             expect![
                 "the context of hunk 1 has one space less than `f` has; start each line of context with a space, before its own indentation"
             ],
         );
+        // A line that only lost blanks at its end could be meant too.
         check_applied(
-            "fn f() {\n    a();\n    b();\n}\n",
-            "@@\n   a();\n+  x();\n   b();\n",
-            expect![[r#""fn f() {\n    a();\n    x();\n    b();\n}\n""#]],
+            "a \nb\n a\n",
+            "@@\n a\n+  x\n",
+            expect![
+                "hunk 1 matches several places in `f`, at lines 1, 3; add context lines; line numbers are used only if every hunk header of the file has correct counts"
+            ],
         );
     }
 

@@ -344,7 +344,7 @@ fn locate_target(
     match change {
         PatchKind::Create => {
             let target = WriteTarget::find(located, WriteTargetKind::File, ParentDirPolicy::CreateMissing)?;
-            if target.stat()?.is_some() {
+            if target.found.is_some() {
                 return Err(ToolError::new(ErrorKind::AlreadyExists, format!("`{}` already exists", target.shown))
                     .hint("the patch creates it"));
             }

@@ -71,13 +71,13 @@ pub(super) struct MiniclawEditArgs {
     replace_all: bool,
 }
 
-/// Replace old_string, which must be in the file once, by new_string. An empty old_string creates the file.
+/// Replace old_string, which must be in the file once, by new_string.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClaudeEditArgs {
     #[serde(alias = "path", alias = "filePath")]
     file_path: String,
-    /// As in the file, without line numbers.
+    /// Text in the file, without line numbers.
     #[schemars(required)]
     #[serde(default, alias = "old_str", alias = "oldText", alias = "old_text", alias = "oldString")]
     old_string: Option<String>,
@@ -86,7 +86,7 @@ pub(super) struct ClaudeEditArgs {
     /// Replace every match.
     #[serde(default, alias = "replaceAll", alias = "allow_multiple", deserialize_with = "lenient::scalar")]
     replace_all: bool,
-    /// Insert new_string after this line (0: at the top) instead; no old_string.
+    /// To insert a text instead: the line that it goes below; 0 is the top.
     #[serde(default, alias = "insertLine", deserialize_with = "lenient::optional_scalar")]
     insert_line: Option<usize>,
 }

@@ -218,7 +218,7 @@ fn find_target(located: &LocatedPath, work: &EditWork) -> Result<(WriteTarget, O
         }
         EditWork::Create(_) => {
             let target = WriteTarget::find(located, WriteTargetKind::File, ParentDirPolicy::CreateMissing)?;
-            let seen = target.stat()?;
+            let seen = target.found;
             Ok((target, seen))
         }
     }

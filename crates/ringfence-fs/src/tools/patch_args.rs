@@ -54,13 +54,25 @@ pub(super) struct DiffPatchArgs {
     if_match_sha256: Option<String>,
 }
 
-/// Edit files with a patch: `*** Begin Patch`, then per file `*** Add File: path`, `*** Update File: path` (and
-/// `*** Move to: path`) or `*** Delete File: path`, `*** End Patch`. All files or none.
+/// A patch as Codex writes it. The description shows one whole: a small model copies what it sees.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(description = "\
+    Edit files with a patch, all of them or none:\n\
+    *** Begin Patch\n\
+    *** Update File: src/a.py\n\
+    @@\n\
+    -old line\n\
+    +new line\n\
+    *** End Patch\n\
+    Others: `*** Add File: path` with `+` lines, `*** Delete File: path`, `*** Move to: path` below an update.")]
 #[serde(deny_unknown_fields)]
 pub(super) struct CodexPatchArgs {
     #[serde(alias = "patch", alias = "diff")]
     input: String,
+    // The directory of relative paths, where a command applies the patch.
+    #[serde(default)]
+    #[schemars(skip)]
+    workdir: Option<String>,
 }
 
 /// Update the front matter of a run's state file; the rest of the file does not change.
@@ -200,7 +212,15 @@ impl TryFrom<CodexPatchArgs> for Args {
     type Error = ToolError;
 
     fn try_from(args: CodexPatchArgs) -> Result<Self, ToolError> {
-        Ok(Self::Diff { path: None, files: patch::parse(&args.input)?, if_match: None })
+        let mut files = patch::parse(&args.input)?;
+        if let Some(workdir) = &args.workdir {
+            for path in files.iter_mut().flat_map(|file| file.path.iter_mut().chain(&mut file.moved_to)) {
+                if !path.starts_with(['/', '@']) {
+                    *path = format!("{}/{path}", workdir.trim_end_matches('/'));
+                }
+            }
+        }
+        Ok(Self::Diff { path: None, files, if_match: None })
     }
 }
 

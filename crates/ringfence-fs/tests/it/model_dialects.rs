@@ -55,6 +55,24 @@ fn files_are_numbered_lines() {
 }
 
 #[test]
+fn nothing_is_created_at_the_path_of_a_long_output() {
+    let patch = "*** Begin Patch\n*** Add File: @output/a.txt\n+x\n*** End Patch";
+    for (dialect, tool, arguments) in [
+        (Dialect::Claude, "Write", json!({"file_path": "@output/a.txt", "content": "x"})),
+        (Dialect::Claude, "Edit", json!({"file_path": "./@output/a.txt", "old_string": "", "new_string": "x"})),
+        (Dialect::Codex, "apply_patch", json!({"input": patch})),
+        (Dialect::Gemini, "write_file", json!({"file_path": "@output/deep/a.txt", "content": "x"})),
+    ] {
+        let world = fixture(dialect);
+        let reply = world.call(tool, &arguments);
+        let text = &reply.text;
+        assert_eq!(reply.error, Some(ErrorKind::InvalidPath), "{tool}: {text}");
+        assert!(text.ends_with("which can only be read; name the file without `@output/`"), "{tool}: {text}");
+        assert!(!world.host_path().join("@output").exists(), "{tool}: {text}");
+    }
+}
+
+#[test]
 fn directories_are_names_with_sizes() {
     for (dialect, tool, path) in
         [(Dialect::Claude, "Read", "file_path"), (Dialect::Gemini, "list_directory", "dir_path")]
@@ -77,7 +95,9 @@ fn globs_are_newest_first_without_ignored_files() {
         let file = std::fs::File::options().write(true).open(world.root.join(path)).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - seconds)).unwrap();
     };
-    for (dialect, tool, path) in [(Dialect::Claude, "Glob", "path"), (Dialect::Gemini, "glob", "dir_path")] {
+    for (dialect, tool, path, search) in
+        [(Dialect::Claude, "Glob", "path", "Grep"), (Dialect::Gemini, "glob", "dir_path", "grep_search")]
+    {
         let world = fixture(dialect);
         for (name, seconds) in
             [("src/old.rs", 30), ("src/new.rs", 10), ("src/deep/mid.rs", 20), ("target/x.rs", 1), ("src/a.txt", 5)]
@@ -89,7 +109,8 @@ fn globs_are_newest_first_without_ignored_files() {
         check(&world, tool, json!({"pattern": "**/*.rs"}), "src/new.rs\nsrc/deep/mid.rs\nsrc/old.rs");
         check(&world, tool, json!({"pattern": "/workspace/src/*.rs"}), "src/new.rs\nsrc/old.rs");
         check(&world, tool, json!({"pattern": "*.rs", path: "src/deep"}), "src/deep/mid.rs");
-        check(&world, tool, json!({"pattern": "*.none"}), "[no path matches]");
+        let none = format!("[no path matches; {search} looks in contents]");
+        check(&world, tool, json!({"pattern": "*.none"}), &none);
         for number in 0..105 {
             world.write(&format!("many/{number}.js"), "");
             age(&world, &format!("many/{number}.js"), 1000 - number);

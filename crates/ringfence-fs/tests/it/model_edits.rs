@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use ringfence_kernel::{Dialect, ErrorKind, Preset};
 use ringfence_testkit::approver::ScriptedApprover;
@@ -294,9 +294,15 @@ fn any_lines(count: std::ops::Range<usize>) -> impl Strategy<Value = String> {
 #[test]
 fn the_diff_of_the_preview_is_what_is_written() {
     let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
-    let edits = (any_lines(1..8), any_lines(1..4), any_lines(0..4));
+    let edits = (any_lines(1..8), any_lines(1..4), any_lines(0..4), any::<Option<Index>>());
     let made = std::cell::Cell::new(0);
-    let result = TestRunner::new(config).run(&edits, |(content, old, new)| {
+    let result = TestRunner::new(config).run(&edits, |(content, other, new, place)| {
+        // Lines of the file without what is around them, or any others.
+        let lines: Vec<&str> = content.lines().collect();
+        let old = match place.map(|place| place.index(lines.len().max(1))) {
+            Some(at) => lines.iter().skip(at).take(2).map(|line| format!("{}\n", line.trim())).collect(),
+            None => other,
+        };
         for (dialect, tool) in [(Dialect::Claude, "Edit"), (Dialect::Codex, "apply_patch")] {
             let person = ScriptedApprover::approving();
             let setup =
@@ -333,5 +339,5 @@ fn the_diff_of_the_preview_is_what_is_written() {
     if let Err(failure) = result {
         panic!("{failure}");
     }
-    assert!(made.get() > 5, "{} edits were made", made.get());
+    assert!(made.get() > 10, "{} edits were made", made.get());
 }
