@@ -61,6 +61,7 @@ impl Host {
         cancel: &CancellationToken,
     ) -> Result<ToolReply, HostError> {
         let ResumeRequest { token, call, decision, listener } = resumed;
+        let call = call.forwarded(session);
         if let Some(opened) = ResumeToken::open_for(self, session, &token).await? {
             if !opened.is_for_call(&call, session) {
                 return refuse_resume(self, session, call, "the resume token belongs to another call");

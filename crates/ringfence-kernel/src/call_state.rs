@@ -99,6 +99,7 @@ impl Invocation {
         call: ToolCall,
         listener: Option<Arc<dyn ProgressListener>>,
     ) -> Result<(Arc<Self>, CallState), HostError> {
+        let call = if session.catalog.has_forwards() { call.forwarded(session) } else { call };
         let tool = session.catalog.find_tool(&call.name).cloned();
         // Rules and records know a tool by one name, however it was spelled.
         let call = match &tool {
@@ -287,7 +288,10 @@ impl Invocation {
     /// Decodes and plans.
     fn plan(&self, tool: Arc<dyn ErasedTool>, cx: &CallContext<'_>) -> Result<CallState, HostError> {
         match tool.plan(&self.call.arguments, cx) {
-            Ok((accesses, plan)) => Ok(CallState::Planned(Plan { tool, plan, accesses })),
+            Ok((accesses, plan)) => match self.check_output_paths(&accesses) {
+                Ok(()) => Ok(CallState::Planned(Plan { tool, plan, accesses })),
+                Err(error) => self.finish_refused(&accesses, &error, cx),
+            },
             Err(_) if cx.has_blocked() => Ok(CallState::Abandoned),
             Err(error) => self.finish_refused(&[], &self.mask_denied(error, cx), cx),
         }

@@ -27,7 +27,20 @@ const STANDARD_CORE_TOOLS: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
 
 /// Tools of the model families that most tasks do without.
-const FAMILY_EXTRA_TOOLS: [&str; 4] = ["WebFetch", "WebSearch", "web_fetch", "google_web_search"];
+const FAMILY_EXTRA_TOOLS: [&str; 12] = [
+    "WebFetch",
+    "WebSearch",
+    "web_fetch",
+    "google_web_search",
+    "git_status",
+    "git_diff",
+    "git_log",
+    "git_commit",
+    "git_push",
+    "git_fetch",
+    "run_tests",
+    "format_code",
+];
 
 impl Dialect {
     /// Every dialect.

@@ -72,6 +72,7 @@ pub(crate) async fn explain_call(
         let message = format!("`{}` may not call tools", session.principal.name);
         return Err(ToolError::new(ErrorKind::PermissionDenied, message));
     }
+    let call = call.forwarded(session);
     let Some(tool) = session.catalog.find_tool(&call.name).cloned() else {
         let offered = session.catalog.list().map(|definition| definition.name.as_ref());
         return Err(session.dialect.unknown_tool_error(&call.name, offered));

@@ -12,7 +12,7 @@ use crate::approval_queue::ApprovalQueues;
 use crate::worker_slots::WorkerSlots;
 use crate::{
     ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, Dialect, ErrorKind, Policy, Principal,
-    ReplyValue, StoreError, SuspendedCall, ToolError,
+    ReplyValue, Session, StoreError, SuspendedCall, ToolError,
 };
 
 /// One request of a model: a tool by name, and its arguments as the model wrote them.
@@ -24,6 +24,16 @@ pub struct ToolCall {
     pub name: String,
     /// JSON text. It is parsed once, by the kernel.
     pub arguments: String,
+}
+
+impl ToolCall {
+    /// The call that this one means in a session: itself, or one of another tool.
+    pub(crate) fn forwarded(self, session: &Session) -> Self {
+        match session.catalog.forwarded(&self.name, &self.arguments) {
+            Some((name, arguments)) => Self { name, arguments, ..self },
+            None => self,
+        }
+    }
 }
 
 /// The reply to the model. An error reply is a reply.

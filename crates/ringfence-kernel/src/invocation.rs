@@ -20,9 +20,9 @@ use crate::tool_binding::ErasedPlan;
 use crate::verdict::strictest;
 use crate::{
     AbandonReason, Approval, AuditSinkError, AuthScope, CallContext, CallOrigin, CallRecord, Decision, ErrorKind,
-    Grant, Host, HostConfig, HostError, IoMode, MODEL_TEXT_BYTES, PolicyAction, PolicyRequest, PolicyRevision, Preview,
-    ProgressListener, ProgressUpdate, ResourceAccess, Session, SessionMemory, StoreError, Taint, TaintSet, Ticket,
-    ToolCall, ToolError, ToolReply, Verdict, id,
+    Grant, Host, HostConfig, HostError, IoMode, MODEL_TEXT_BYTES, OUTPUT_PREFIX, PolicyAction, PolicyRequest,
+    PolicyRevision, Preview, ProgressListener, ProgressUpdate, ResourceAccess, Session, SessionMemory, StoreError,
+    Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
 };
 
 /// One call on its way.
@@ -274,6 +274,22 @@ impl Invocation {
         self.session.dialect.is_model_family() || self.session.replies == ReplyForm::ModelText
     }
 
+    /// Refuses new files at the paths of kept outputs: a model that puts such a path before a name means another file, and
+    /// what it would create could not be told from an output.
+    pub(crate) fn check_output_paths(&self, accesses: &[ResourceAccess]) -> Result<(), ToolError> {
+        let is_new = |access: &&ResourceAccess| {
+            access.action == PolicyAction::Create && access.resource.names().any(|name| name.starts_with(OUTPUT_PREFIX))
+        };
+        match accesses.iter().find(is_new) {
+            Some(access) if self.shows_model_text() => {
+                let path = &access.resource.display_path;
+                let message = format!("`{path}` is the path of a long output, which can only be read");
+                Err(ToolError::new(ErrorKind::InvalidPath, message).hint("name the file without `@output/`"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A text for a model, which gets no more than it can take; the rest is kept.
     fn bounded_text(&self, text: String) -> String {
         self.session.memory.outputs.bounded_start(text, MODEL_TEXT_BYTES)
@@ -289,9 +305,8 @@ impl Invocation {
 
     pub(crate) fn error_reply(&self, error: &ToolError) -> ToolReply {
         let reply = ToolReply::from_error(&self.call.id, error.clone(), self.session.dialect);
-        match self.session.dialect.is_model_family() {
-            true => ToolReply { text: self.bounded_text(reply.text), ..reply },
-            // A program reads it, or a frontend that renders the error itself.
+        match self.shows_model_text() {
+            true => ToolReply { text: self.bounded_text(error.to_model_text().to_owned()), ..reply },
             false => reply,
         }
     }

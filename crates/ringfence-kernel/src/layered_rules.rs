@@ -237,7 +237,7 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
     };
     vec![
         PolicyRule {
-            actions: vec![PolicyAction::Fetch, PolicyAction::External],
+            actions: vec![PolicyAction::Fetch, PolicyAction::External, PolicyAction::Send],
             ..rule(
                 [Taint::ReadSecret, Taint::SawUntrusted],
                 "and this session has read a secret and seen untrusted content",
@@ -268,6 +268,7 @@ fn build_verdict(
 ) -> Verdict {
     let would = || match access.action {
         PolicyAction::External => format!("this would call the external tool `{}`", access.resource.display_path),
+        PolicyAction::Send => format!("this would send contents to `{}`", access.resource.display_path),
         action => format!("this would {} `{}`", action.as_str(), access.resource.display_path),
     };
     let grant = grant_line(layer, rule, access, tool);
@@ -290,9 +291,9 @@ fn build_verdict(
 /// Required assurance of an access: an answer that a client may have given by itself is enough for changes that can be
 /// undone, and for no more.
 fn required_assurance(access: &ResourceAccess, seen: &RuleMatchInput<'_>) -> Assurance {
-    let gives_away =
-        matches!(access.action, PolicyAction::Fetch | PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
-            || (seen.is_secret() && access.action != PolicyAction::List);
+    let gives_away = matches!(access.action, PolicyAction::Lose | PolicyAction::Run | PolicyAction::External)
+        || access.action.is_host_action()
+        || (seen.is_secret() && access.action != PolicyAction::List);
     if gives_away || (seen.is_protected() && access.action.changes_files()) {
         Assurance::Person
     } else {
@@ -350,6 +351,8 @@ fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
         _ => access.resource.names().map(path_pattern).collect(),
     };
     let scope = match access.action {
+        // No rule lifts it: the tool asks all the same.
+        PolicyAction::Send => return None,
         PolicyAction::Run => return Some(format!("{{ decision = \"allow\", tool = {} }}", quote_words(&[tool]))),
         PolicyAction::Fetch => format!("host = {}", quote_words(&names)),
         PolicyAction::External => format!("effect = \"external\", path = {}", quote_words(&names)),

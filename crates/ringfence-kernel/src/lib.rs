@@ -139,7 +139,10 @@ pub use policy::{Policy, PolicyRequest};
 pub use preset::Preset;
 pub use preview::{Preview, PreviewBody, PreviewEntry, PreviewList};
 pub use principal::{AuthScope, Principal};
-pub use registry::{DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError};
+pub use registry::{
+    CallForward, DuplicateToolError, MCP_TOOL_PREFIX, ToolCatalog, ToolFilter, ToolRegistry, UnknownToolError,
+    UnknownToolsetError,
+};
 pub use reply::{MODIFIED_NOTE, ModelText, ReplyForm, ReplyImage, ReplyNotes, ReplyValue};
 pub use resource::{
     CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, OUTPUT_MOUNT, PolicyAction, PolicyResource, ResourceAccess,

@@ -57,7 +57,8 @@ impl Preset {
         [
             sensitive_name_rules(),
             self.additional_rules(),
-            vec![unlisted_host_rule(), search_engine_rule(), irreversible_rule(), external_tool_rule(), anything_else],
+            vec![unlisted_host_rule(), search_engine_rule(), irreversible_rule(), external_tool_rule()],
+            vec![sent_contents_rule(), anything_else],
         ]
         .concat()
     }
@@ -77,7 +78,9 @@ impl Preset {
                 // An MCP tool cannot be known to change nothing.
                 actions: PolicyAction::ALL
                     .into_iter()
-                    .filter(|action| action.changes_files() || *action == PolicyAction::External)
+                    .filter(|action| {
+                        action.changes_files() || matches!(action, PolicyAction::External | PolicyAction::Send)
+                    })
                     .collect(),
                 ..PolicyRule::built_in(
                     "preset read-only",
@@ -106,6 +109,14 @@ fn external_tool_rule() -> PolicyRule {
     PolicyRule {
         actions: vec![PolicyAction::External],
         ..PolicyRule::built_in("external", Some("which cannot be undone"))
+    }
+}
+
+/// Contents that were sent stay where they are.
+fn sent_contents_rule() -> PolicyRule {
+    PolicyRule {
+        actions: vec![PolicyAction::Send],
+        ..PolicyRule::built_in("sent contents", Some("and what is sent cannot be recalled"))
     }
 }
 
@@ -211,6 +222,7 @@ mod tests {
         check(PolicyAction::Read, ".git/config", [Allow, Allow, Allow]);
         check(PolicyAction::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
         check(PolicyAction::Fetch, "docs.rs:443", [Ask, Ask, Ask]);
+        check(PolicyAction::Send, "docs.rs:443", [Ask, Ask, Deny]);
         check(PolicyAction::Run, "python", [Allow, Allow, Allow]);
         check(PolicyAction::Run, ".env", [Allow, Allow, Allow]);
         check(PolicyAction::Fetch, "server.pem:443", [Ask, Ask, Ask]);

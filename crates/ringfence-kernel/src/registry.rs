@@ -27,6 +27,23 @@ use crate::{Dialect, PhasedTool};
 #[derive(Default)]
 pub struct ToolRegistry {
     tools: Vec<Arc<dyn ErasedTool>>,
+    forwards: Vec<CallForward>,
+}
+
+/// Calls of one tool that are calls of another, such as a command that does nothing but apply a patch.
+///
+/// Everything after the forward, policy and audit included, knows only the call of the other tool. Where a session is not
+/// offered that one, nothing is forwarded.
+#[derive(Clone, Copy, Debug)]
+pub struct CallForward {
+    /// The dialect of both names.
+    pub dialect: Dialect,
+    /// The tool that is called.
+    pub from: &'static str,
+    /// The tool that is meant.
+    pub to: &'static str,
+    /// The arguments for the other tool, from those of the call; nothing where the call means the tool that it names.
+    pub arguments: fn(&str) -> Option<String>,
 }
 
 /// Two tools, or two bindings of one, have the same name in the same dialect.
@@ -53,6 +70,16 @@ pub struct ToolFilter {
     pub allow: Option<BTreeSet<String>>,
     /// Never these.
     pub deny: BTreeSet<String>,
+    /// Toolsets that are offered; tools of others are not, even if `allow` names them.
+    pub toolsets: BTreeSet<String>,
+}
+
+/// A choice of toolsets names one that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown toolset `{name}`; available: {known}")]
+pub struct UnknownToolsetError {
+    name: String,
+    known: String,
 }
 
 impl ToolRegistry {
@@ -78,6 +105,11 @@ impl ToolRegistry {
             self.tools.push(bound);
         }
         Ok(())
+    }
+
+    /// Adds a rule by which calls of one tool are calls of another.
+    pub fn forward(&mut self, forward: CallForward) {
+        self.forwards.push(forward);
     }
 
     /// The definition of a tool by its name in a dialect.
@@ -111,15 +143,28 @@ impl ToolRegistry {
         missing.map_or(Ok(()), |name| Err(self.unknown_tool_error(dialect, name)))
     }
 
+    /// Fails at the first name that no toolset has.
+    pub fn require_toolsets(&self, names: &BTreeSet<String>) -> Result<(), UnknownToolsetError> {
+        let known: BTreeSet<&str> = self.tools.iter().filter_map(|bound| bound.definition().toolset).collect();
+        let unknown = names.iter().find(|name| !known.contains(name.as_str()));
+        unknown.map_or(Ok(()), |name| {
+            let known = known.into_iter().collect::<Vec<_>>().join(", ");
+            Err(UnknownToolsetError { name: name.clone(), known })
+        })
+    }
+
     /// The tools that a session in `dialect` is offered. The caller chooses the dialect, so a filter means a tool by
     /// each of its names.
     pub fn catalog(&self, dialect: Dialect, choice: &ToolFilter) -> Result<ToolCatalog, UnknownToolError> {
         self.require_in_any_dialect(dialect, choice.allow.iter().flatten().chain(&choice.deny).map(String::as_str))?;
         let offered = |bound: &&Arc<dyn ErasedTool>| {
             let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| any_name_matches(bound.names(), wanted));
-            bound.definition().dialect == dialect && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in)
+            let is_default = bound.definition().toolset.is_none_or(|toolset| choice.toolsets.contains(toolset));
+            let is_chosen = is_default && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in);
+            bound.definition().dialect == dialect && is_chosen
         };
-        Ok(ToolCatalog { tools: self.tools.iter().filter(offered).cloned().collect() })
+        let forwards = self.forwards.iter().filter(|forward| forward.dialect == dialect).copied().collect();
+        Ok(ToolCatalog { tools: self.tools.iter().filter(offered).cloned().collect(), forwards })
     }
 }
 
@@ -135,6 +180,7 @@ impl ToolRegistry {
 #[derive(Clone, Default)]
 pub struct ToolCatalog {
     tools: Vec<Arc<dyn ErasedTool>>,
+    forwards: Vec<CallForward>,
 }
 
 impl ToolCatalog {
@@ -151,7 +197,7 @@ impl ToolCatalog {
     /// The bare OpenAI form: `{name, description, parameters}`. That API allows no dot in a name: a hyphen stands for it.
     pub fn openai_functions(&self) -> Vec<Value> {
         self.list()
-            .map(|tool| json!({"name": tool.name.replace('.', "-"), "description": tool.description, "parameters": tool.parameters}))
+            .map(|tool| json!({"name": tool.name.replace('.', "-"), "description": tool.description(), "parameters": tool.parameters()}))
             .collect()
     }
 
@@ -173,6 +219,19 @@ impl ToolCatalog {
     /// Whether a tool of the session has this name too, in whatever dialect.
     pub(crate) fn has_alias(&self, tool: &str, wanted: &str) -> bool {
         name_matches(tool, wanted) || self.find_tool(tool).is_some_and(|bound| any_name_matches(bound.names(), wanted))
+    }
+
+    pub(crate) fn has_forwards(&self) -> bool {
+        !self.forwards.is_empty()
+    }
+
+    /// The tool and the arguments that a call means, where these are not its own.
+    pub(crate) fn forwarded(&self, name: &str, arguments: &str) -> Option<(String, String)> {
+        self.forwards.iter().find_map(|forward| {
+            let is_from = name_matches(forward.from, name) && self.find_tool(forward.from).is_some();
+            let to = self.get(forward.to).filter(|to| is_from && to.is_available)?;
+            Some((to.name.to_string(), (forward.arguments)(arguments)?))
+        })
     }
 
     pub(crate) fn find_tool(&self, name: &str) -> Option<&Arc<dyn ErasedTool>> {

@@ -39,11 +39,13 @@ pub enum PolicyAction {
     Run,
     /// Another program's tool is called; the mount is `MCP_MOUNT`. Only that program knows what it does.
     External,
+    /// Contents of the workspace are sent to a host and cannot be recalled; the mount is `NET_MOUNT`.
+    Send,
 }
 
 impl PolicyAction {
     /// Every action.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::List,
         Self::Read,
         Self::Create,
@@ -54,16 +56,22 @@ impl PolicyAction {
         Self::Lose,
         Self::Run,
         Self::External,
+        Self::Send,
     ];
 
     /// Whether files are no longer what they were.
     pub fn changes_files(self) -> bool {
-        !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run | Self::External)
+        !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run | Self::External | Self::Send)
     }
 
     /// Whether its resources are files.
     pub fn is_file_action(self) -> bool {
-        !matches!(self, Self::Fetch | Self::Run | Self::External)
+        !matches!(self, Self::Fetch | Self::Run | Self::External | Self::Send)
+    }
+
+    /// Whether its resources are hosts.
+    pub fn is_host_action(self) -> bool {
+        matches!(self, Self::Fetch | Self::Send)
     }
 
     /// Name of the action in rules and records.
@@ -79,6 +87,7 @@ impl PolicyAction {
             Self::Lose => "lose",
             Self::Run => "run",
             Self::External => "external",
+            Self::Send => "send",
         }
     }
 }

@@ -161,8 +161,7 @@ impl PolicyRule {
             && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
             && self.hosts.as_ref().is_none_or(|hosts| {
-                seen.may_match(|action| action == PolicyAction::Fetch)
-                    && holds(&|name| hosts.matches(name.path.text(), breadth))
+                seen.may_match(PolicyAction::is_host_action) && holds(&|name| hosts.matches(name.path.text(), breadth))
             })
     }
 
@@ -181,7 +180,7 @@ impl PolicyRule {
     /// The line that excludes this access from the rule, where there is one that keeps the rest: of a file exactly the
     /// file, of a host everything below the path.
     pub(crate) fn exception_line(&self, access: &ResourceAccess) -> Option<String> {
-        if access.action == PolicyAction::Run {
+        if matches!(access.action, PolicyAction::Run | PolicyAction::Send) {
             return None;
         }
         let fetches = access.action == PolicyAction::Fetch;

@@ -84,7 +84,10 @@ impl PolicyRule {
         let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
         let (fetches, has_files) = match self.actions.as_slice() {
             [] => (true, true),
-            effects => (effects.contains(&PolicyAction::Fetch), effects.iter().any(|effect| effect.is_file_action())),
+            effects => (
+                effects.iter().any(|effect| effect.is_host_action()),
+                effects.iter().any(|effect| effect.is_file_action()),
+            ),
         };
         let has_path = has_files || self.actions.contains(&PolicyAction::External);
         if self.hosts.is_some()
@@ -95,12 +98,12 @@ impl PolicyRule {
         if self.hosts.is_some() && !fetches {
             return Err(rule_error(
                 "host",
-                "`host` applies only to the effect `fetch`, which this rule does not include",
+                "`host` applies only to the effects `fetch` and `send`, which this rule does not include",
             ));
         }
         let files_only = |key: &&str| matches!(*key, "secret" | "protected");
         if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !has_files)) {
-            return Err(rule_error(key, "the effects `fetch` and `run` have no file; use `host` or `tool`"));
+            return Err(rule_error(key, "the effects `fetch`, `send` and `run` have no file; use `host` or `tool`"));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {
             return Err(rule_error("assurance", "`assurance` applies only to rules with `decision = \"ask\"`"));
@@ -120,7 +123,7 @@ impl RuleExample {
             return Err(rule_error(key, format!("`{word}` stands for several effects; an example names one")));
         }
         let action = action_from_name(word);
-        let is_host = action.map_or(rule.hosts.is_some(), |action| action == PolicyAction::Fetch);
+        let is_host = action.map_or(rule.hosts.is_some(), PolicyAction::is_host_action);
         let (mount, target) = match target.strip_prefix('@') {
             Some(rest) => rest.split_once('/').map_or((Some(rest), "."), |(mount, path)| (Some(mount), path)),
             None => (None, target),
@@ -230,7 +233,7 @@ mod tests {
         assert_refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?"
+                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `overwrite`?"
             ],
         );
         assert_refused(
@@ -269,11 +272,11 @@ mod tests {
         );
         assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "effect": "read"}),
-            expect!["`host`: `host` applies only to the effect `fetch`, which this rule does not include"],
+            expect!["`host`: `host` applies only to the effects `fetch` and `send`, which this rule does not include"],
         );
         assert_refused(
             json!({"decision": "deny", "secret": true, "effect": "fetch"}),
-            expect!["`secret`: the effects `fetch` and `run` have no file; use `host` or `tool`"],
+            expect!["`secret`: the effects `fetch`, `send` and `run` have no file; use `host` or `tool`"],
         );
         assert_refused(
             json!({"decision": "deny", "path": "/etc"}),

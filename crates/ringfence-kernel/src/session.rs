@@ -4,7 +4,7 @@
 //! say in that.
 
 use crate::dialect::Dialect;
-use crate::limits::CallLimits;
+use crate::limits::{CallLimits, MODEL_LIST_STATS};
 use crate::principal::Principal;
 use crate::registry::ToolCatalog;
 use crate::reply::ReplyForm;
@@ -35,6 +35,16 @@ pub struct Session {
 }
 
 impl Session {
+    /// The same session for a model, which gets the texts of results instead of their JSON. The other dialects have one form.
+    #[must_use]
+    pub fn for_model(mut self) -> Self {
+        if self.dialect == Dialect::Standard {
+            self.replies = ReplyForm::ModelText;
+            self.limits.list_stats = self.limits.list_stats.min(MODEL_LIST_STATS);
+        }
+        self
+    }
+
     /// A session like this of another principal, without taint and memory.
     pub fn for_principal(&self, id: impl Into<String>, principal: Principal) -> Self {
         Self {

@@ -77,7 +77,7 @@ use crate::verdict::ReviewRequirement;
 /// let mut registry = ToolRegistry::new();
 /// registry.register(Notebook, [ToolBinding::standard::<ReadNote, Note>("read_note")])?;
 /// let catalog = registry.catalog(Dialect::Standard, &ToolFilter::default())?;
-/// assert_eq!(catalog.get("read_note").map(|tool| tool.description.as_str()), Some("Read a note."));
+/// assert_eq!(catalog.get("read_note").map(|tool| tool.description()), Some("Read a note."));
 ///
 /// let host = Host::new(HostConfig {
 ///     policy: Box::new(Preset::Edits),
@@ -357,10 +357,9 @@ pub struct ToolCapabilities {
 impl ToolCapabilities {
     /// Nothing is ever changed, and no program runs that could.
     pub fn is_read_only(self) -> bool {
-        !self
-            .actions
-            .iter()
-            .any(|action| action.changes_files() || matches!(action, PolicyAction::Run | PolicyAction::External))
+        !self.actions.iter().any(|action| {
+            action.changes_files() || matches!(action, PolicyAction::Run | PolicyAction::External | PolicyAction::Send)
+        })
     }
 
     /// Whether existing entries may be deleted or changed.
@@ -374,6 +373,6 @@ impl ToolCapabilities {
 
     /// It can reach what is not on this machine.
     pub fn is_open_world(self) -> bool {
-        self.actions.iter().any(|action| matches!(action, PolicyAction::Fetch | PolicyAction::External))
+        self.actions.iter().any(|action| action.is_host_action() || *action == PolicyAction::External)
     }
 }

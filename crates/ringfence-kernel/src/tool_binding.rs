@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use schemars::generate::SchemaSettings;
@@ -39,16 +39,61 @@ pub struct ToolDefinition {
     pub dialect: Dialect,
     /// Name of the tool in this dialect.
     pub name: Cow<'static, str>,
-    /// Description for the model.
-    pub description: String,
-    /// JSON Schema of the arguments.
-    pub parameters: Value,
-    /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
-    pub output: Option<Value>,
     /// The capabilities of its calls.
     pub capabilities: ToolCapabilities,
     /// False where every call ends as `Unavailable` until the user changes the config.
     pub is_available: bool,
+    /// The toolset that it belongs to. Such a tool is offered only to sessions that ask for it.
+    pub toolset: Option<&'static str>,
+    arguments: LazySchema<ArgumentSchema>,
+    output: Option<LazySchema<Value>>,
+}
+
+impl ToolDefinition {
+    /// Description for the model.
+    pub fn description(&self) -> &str {
+        &self.arguments.get().description
+    }
+
+    /// JSON Schema of the arguments.
+    pub fn parameters(&self) -> &Value {
+        &self.arguments.get().parameters
+    }
+
+    /// JSON Schema of the value in a success reply, in the dialects that reply with a value.
+    pub fn output(&self) -> Option<&Value> {
+        self.output.as_ref().map(LazySchema::get)
+    }
+}
+
+/// A schema that is generated when it is first read: a process offers the tools of one dialect, and knows those of all.
+#[derive(Clone)]
+struct LazySchema<S> {
+    schema: OnceLock<S>,
+    generate: fn() -> S,
+}
+
+impl<S> LazySchema<S> {
+    fn new(generate: fn() -> S) -> Self {
+        Self { schema: OnceLock::new(), generate }
+    }
+
+    fn get(&self) -> &S {
+        self.schema.get_or_init(self.generate)
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for LazySchema<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.schema.fmt(f)
+    }
+}
+
+/// The schema of arguments, without the description of the whole.
+#[derive(Clone, Debug, Default)]
+struct ArgumentSchema {
+    description: String,
+    parameters: Value,
 }
 
 /// An MCP server's definition of a tool.
@@ -77,7 +122,7 @@ impl<T: PhasedTool> ToolBinding<T> {
         V: From<T::Outcome> + Serialize + JsonSchema + Send + Sync + 'static,
     {
         Self {
-            definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
+            definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>)),
             decode: decode_into::<A, T>,
             render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_value(V::from(outcome), notes)),
             model_text: None,
@@ -92,7 +137,7 @@ impl<T: PhasedTool> ToolBinding<T> {
         V: From<T::Outcome> + ModelText + Serialize + JsonSchema + Send + Sync + 'static,
     {
         Self {
-            definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>())),
+            definition: build_definition::<A, T>(Dialect::Standard, name, Some(output_schema::<V>)),
             decode: decode_into::<A, T>,
             render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_model_value(V::from(outcome), notes)),
             model_text: None,
@@ -126,17 +171,19 @@ impl<T: PhasedTool> ToolBinding<T> {
         V: From<T::Outcome> + ModelText + Serialize + JsonSchema + Send + Sync + 'static,
     {
         let ExternalToolDefinition { name, description, parameters } = declared;
-        let (dialect, output) = (Dialect::Standard, Some(output_schema::<V>()));
-        let capabilities = capabilities_of::<T>();
+        let (dialect, capabilities) = (Dialect::Standard, capabilities_of::<T>());
         Self {
             definition: ToolDefinition {
                 dialect,
                 name: Cow::Owned(name),
-                description,
-                parameters,
-                output,
                 capabilities,
                 is_available: true,
+                toolset: None,
+                arguments: LazySchema {
+                    schema: OnceLock::from(ArgumentSchema { description, parameters }),
+                    generate: ArgumentSchema::default,
+                },
+                output: Some(LazySchema::new(output_schema::<V>)),
             },
             decode: decode_into::<Map<String, Value>, T>,
             render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::with_model_value(V::from(outcome), notes)),
@@ -152,7 +199,7 @@ impl<T: PhasedTool> ToolBinding<T> {
         V: From<T::Outcome> + Serialize + JsonSchema + Send + Sync + 'static,
     {
         Self {
-            definition: build_definition::<A, T>(Dialect::Crewagent, name, Some(output_schema::<V>())),
+            definition: build_definition::<A, T>(Dialect::Crewagent, name, Some(output_schema::<V>)),
             decode: decode_into::<A, T>,
             render: OutcomeRenderer::Value(|outcome, notes| RenderedReply::flat(V::from(outcome), notes)),
             model_text: None,
@@ -193,6 +240,13 @@ impl<T: PhasedTool> ToolBinding<T> {
     #[must_use]
     pub fn unavailable(mut self) -> Self {
         self.definition.is_available = false;
+        self
+    }
+
+    /// The same binding of a tool that is offered on request, with the other tools of its toolset.
+    #[must_use]
+    pub fn in_toolset(mut self, toolset: &'static str) -> Self {
+        self.definition.toolset = Some(toolset);
         self
     }
 
@@ -390,24 +444,27 @@ where
 fn build_definition<A: JsonSchema, T: PhasedTool>(
     dialect: Dialect,
     name: &'static str,
-    output: Option<Value>,
+    output: Option<fn() -> Value>,
 ) -> ToolDefinition {
+    ToolDefinition {
+        dialect,
+        name: Cow::Borrowed(name),
+        capabilities: capabilities_of::<T>(),
+        is_available: true,
+        toolset: None,
+        arguments: LazySchema::new(argument_schema::<A>),
+        output: output.map(LazySchema::new),
+    }
+}
+
+fn argument_schema<A: JsonSchema>() -> ArgumentSchema {
     let mut schema = schema_settings().into_generator().into_root_schema_for::<A>();
     schema.remove("title");
     let description = match schema.remove("description") {
         Some(Value::String(text)) => text,
         _ => String::new(),
     };
-    let capabilities = capabilities_of::<T>();
-    ToolDefinition {
-        dialect,
-        name: Cow::Borrowed(name),
-        description,
-        parameters: Value::from(schema),
-        output,
-        capabilities,
-        is_available: true,
-    }
+    ArgumentSchema { description, parameters: Value::from(schema) }
 }
 
 fn output_schema<V: JsonSchema>() -> Value {

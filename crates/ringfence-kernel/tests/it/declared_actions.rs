@@ -83,8 +83,10 @@ fn a_tool_that_is_chosen_by_one_name_is_chosen_by_all() {
     };
     for name in ["liar", "lie", "fs.liar", "fs-liar"] {
         let names = || [name.to_owned()].into();
-        let (none, one) =
-            (ToolFilter { deny: names(), allow: None }, ToolFilter { allow: Some(names()), ..ToolFilter::default() });
+        let (none, one) = (
+            ToolFilter { deny: names(), ..ToolFilter::default() },
+            ToolFilter { allow: Some(names()), ..ToolFilter::default() },
+        );
         for (dialect, own, other) in [
             (Dialect::Standard, "liar", Some("other")),
             (Dialect::Miniclaw, "lie", None),
@@ -94,6 +96,29 @@ fn a_tool_that_is_chosen_by_one_name_is_chosen_by_all() {
             assert_eq!(offered(dialect, &one), [own], "{name}");
         }
     }
+}
+
+#[test]
+fn tools_of_a_toolset_are_offered_on_request() {
+    let mut registry = ToolRegistry::new();
+    let binding = |name| ToolBinding::standard::<Args, Args>(name);
+    registry.register(UndeclaredActionTool, [binding("plain")]).unwrap();
+    registry.register(UndeclaredActionTool, [binding("extra").in_toolset("more")]).unwrap();
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let check = |choice: &ToolFilter, expected: &[&str]| {
+        let catalog = registry.catalog(Dialect::Standard, choice).unwrap();
+        let offered: Vec<String> = catalog.list().map(|tool| tool.name.to_string()).collect();
+        assert_eq!(offered, expected, "{choice:?}");
+    };
+    let more = ToolFilter { toolsets: names(&["more"]), ..ToolFilter::default() };
+    check(&ToolFilter::default(), &["plain"]);
+    check(&more, &["plain", "extra"]);
+    check(&ToolFilter { deny: names(&["extra"]), ..more.clone() }, &["plain"]);
+    check(&ToolFilter { allow: Some(names(&["extra"])), ..more.clone() }, &["extra"]);
+    check(&ToolFilter { allow: Some(names(&["extra"])), ..ToolFilter::default() }, &[]);
+    assert!(registry.require_toolsets(&more.toolsets).is_ok());
+    let error = registry.require_toolsets(&names(&["mroe"])).unwrap_err();
+    assert_eq!(error.to_string(), "unknown toolset `mroe`; available: more");
 }
 
 #[test]

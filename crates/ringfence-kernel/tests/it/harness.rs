@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{
     ApprovalAnswerStatus, ApprovalDecision, ApprovalRequest, ApprovalStore, ArgumentDraft, Assurance, CallContext,
-    CallLimits, Decision, DenialStreak, Dialect, ErrorKind, Grant, Host, HostConfig, HostError, InMemoryApprovalStore,
-    NET_MOUNT, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preview, PreviewBody, Principal,
-    ResourceAccess, Session, SessionTaint, StoreError, SuspendLifetime, Ticket, Tool, ToolBinding, ToolCall, ToolError,
-    ToolPlan, ToolRegistry, ToolReply, Verdict,
+    CallForward, CallLimits, Decision, DenialStreak, Dialect, ErrorKind, Grant, Host, HostConfig, HostError,
+    InMemoryApprovalStore, NET_MOUNT, Policy, PolicyAction, PolicyLayer, PolicyRequest, PolicyResource, Preview,
+    PreviewBody, Principal, ResourceAccess, Session, SessionTaint, StoreError, SuspendLifetime, Ticket, Tool,
+    ToolBinding, ToolCall, ToolError, ToolPlan, ToolRegistry, ToolReply, Verdict,
 };
 use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::audit_trace::AuditTrace;
@@ -280,6 +280,8 @@ pub(crate) struct HostSetup {
     /// Identity of the workspace, where grants on it are possible.
     pub(crate) directory: Option<&'static str>,
     pub(crate) limits: CallLimits,
+    /// Calls that mean another.
+    pub(crate) forward: Option<CallForward>,
 }
 
 impl Default for HostSetup {
@@ -296,6 +298,7 @@ impl Default for HostSetup {
             taint: SessionTaint::default(),
             workers: 4,
             directory: None,
+            forward: None,
             limits: CallLimits::for_dialect(Dialect::Standard),
         }
     }
@@ -320,6 +323,9 @@ impl HostSetup {
         } else {
             let tool = ScriptedTool::<false> { script: self.script, runs: counted };
             registry.register(tool, [ToolBinding::standard::<Args, ScriptedToolOutcome>("act")]).unwrap();
+        }
+        if let Some(forward) = self.forward {
+            registry.forward(forward);
         }
         let session = Session {
             id: self.session.to_owned(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringfence_kernel::{
-    Approval, ApprovalDecision, ApprovalResponse, ApprovalStore, Assurance, ErrorKind, InMemoryApprovalStore,
-    Principal, ResumeRequest, SuspendedCall, ToolCall, ToolReply,
+    Approval, ApprovalDecision, ApprovalResponse, ApprovalStore, Assurance, CallForward, Dialect, ErrorKind,
+    InMemoryApprovalStore, Principal, ResumeRequest, SuspendedCall, ToolCall, ToolReply,
 };
 use ringfence_testkit::approver::ScriptedApprover;
 use serde_json::{Value, json};
@@ -53,6 +53,23 @@ async fn a_resumed_call_brings_its_answer_along() {
         assert_error(&again, ErrorKind::ApprovalDenied);
         assert_eq!(test_host.runs(), usize::from(approved));
     }
+}
+
+#[tokio::test]
+async fn a_call_that_means_another_is_that_one_to_everyone() {
+    let arguments = |arguments: &str| arguments.contains("alias").then(|| r#"{"path":"ask"}"#.to_owned());
+    let forward = CallForward { dialect: Dialect::Standard, from: "act", to: "act", arguments };
+    let store: Arc<dyn ApprovalStore> = Arc::new(InMemoryApprovalStore::default());
+    let (approver, store) = (ScriptedApprover::deferring(), HookedStore::shared(&store));
+    let test_host = HostSetup { approver, store, forward: Some(forward), ..HostSetup::default() }.build();
+    let SuspendedCall { token, .. } = test_host.suspend(&json!({"path": "alias"})).await;
+    assert_eq!(test_host.trace.lines(), ["refused ApprovalPending ask"]);
+    // The client repeats the call as it made it.
+    let reply = test_host.resume_call(&token, r#"{"path":"alias"}"#, relayed_decision(true)).await;
+    assert_eq!((reply.error_kind(), test_host.runs()), (None, 1), "{}", reply.text);
+    let call = ToolCall { id: "3".to_owned(), name: "act".to_owned(), arguments: r#"{"path":"alias"}"#.to_owned() };
+    let explained = test_host.host.explain(&test_host.session, call).await.unwrap();
+    assert!(format!("{explained:?}").contains("\"ask\""), "{explained:?}");
 }
 
 #[tokio::test]

@@ -71,8 +71,8 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(about(json!({"decision": "deny", "protected": true, "secret": false}), write(".git/x")));
     let groups = [
         // What moves can be read under its new name.
-        ("look", [true, true, false, false, true, false, false, false, false, false]),
-        ("change", [false, false, true, true, true, true, false, false, false, false]),
+        ("look", [true, true, false, false, true, false, false, false, false, false, false]),
+        ("change", [false, false, true, true, true, true, false, false, false, false, false]),
     ];
     for (word, expected) in groups {
         let is =
@@ -88,7 +88,7 @@ fn a_rule_is_about_what_its_keys_say() {
     let allowed = user_rules([json!({"decision": "ask"})])
         .with_layer(PolicyLayer::Managed, vec![rule(json!({"decision": "allow", "effect": "look"}))]);
     let is = PolicyAction::ALL.map(|action| decide(&allowed, action, "a:1") == Allow);
-    assert_eq!(is, [true, true, false, false, false, false, false, false, false, false]);
+    assert_eq!(is, [true, true, false, false, false, false, false, false, false, false, false]);
 }
 
 #[test]
