@@ -5,7 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, ErrorKind, IoMode, ToolError, nearest_name};
+use ringfence_kernel::{
+    CallCommitState, CallContext, CallLimits, Dialect, ErrorKind, IoMode, LookupTarget as _, PolicyResource, ToolError,
+    nearest_name,
+};
 use ringfence_sys::commit_log::CommitLog;
 use rustix::fs::{CWD, Mode, OFlags, StatFs};
 use rustix::io::Errno;
@@ -13,7 +16,7 @@ use rustix::process::geteuid;
 
 use crate::guard::{ChangeRule, GuardedFile};
 use crate::journal::{ChangeSequenceCounter, Journal, JournalEntry, journal_read_error};
-use crate::lock::{LockTable, check_state_version};
+use crate::lock::{LockTable, StateVersionCheck};
 use crate::mount::suggest::leading_space_hint;
 use crate::mount::{JournalMode, LocatedPath, Mount, RunStateMount};
 use crate::path::guest::GuestPath;
@@ -42,6 +45,15 @@ pub struct Fence {
 #[derive(Clone, Debug)]
 pub struct HostFile {
     located: LocatedPath,
+}
+
+/// A path in the workspace.
+#[derive(Clone, Debug)]
+pub struct WorkspacePath {
+    /// Below the workspace; empty for the workspace itself.
+    pub path: Vec<u8>,
+    /// For the policy: the resource itself, then those that it leads to as a link.
+    pub resources: Vec<PolicyResource>,
 }
 
 /// A directory to be mounted.
@@ -215,6 +227,21 @@ impl Fence {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// A path of the standard dialect in the workspace, for tools of other crates that pass it on to a program. It does not
+    /// have to exist, and has no `..`: a program would not read that as the fence does.
+    pub fn workspace_path(&self, text: &str, cx: &CallContext<'_>) -> Result<WorkspacePath, ToolError> {
+        let located = self.locate(text, cx)?;
+        if located.path.has_dotdot() {
+            return Err(ToolError::new(ErrorKind::InvalidPath, format!("`{}` contains `..`", located.shown)));
+        }
+        if !self.mounts.first().is_some_and(|workspace| Arc::ptr_eq(workspace, &located.mount)) {
+            let message = format!("`{}` is not in the workspace", located.shown);
+            return Err(ToolError::new(ErrorKind::OutsideWorkspace, message));
+        }
+        let path = if located.path.is_root() { Vec::new() } else { located.path.as_bytes().to_vec() };
+        Ok(WorkspacePath { path, resources: located.resources() })
     }
 
     /// A file that the host itself goes by. It does not have to exist.
@@ -433,7 +460,7 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         std::io::ErrorKind::ResourceBusy => FenceError::EarlierVersionBusy(spec.alias.clone()),
         _ => FenceError::Open { what: what.to_owned(), source: error },
     };
-    check_state_version(locks.as_fd()).map_err(|error| state_error("lock directory", error))?;
+    StateVersionCheck::default().check(locks.as_fd()).map_err(|error| state_error("lock directory", error))?;
     let locks = LockTable::new(locks);
     let journal = match spec.rights {
         MountAccess::ReadWrite => {

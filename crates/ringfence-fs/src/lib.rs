@@ -24,7 +24,7 @@ mod tools;
 mod txn;
 mod undo;
 
-pub use fence::{Fence, FenceError, FenceOptions, HostFile, MountSpec, ResolverBackend};
+pub use fence::{Fence, FenceError, FenceOptions, HostFile, MountSpec, ResolverBackend, WorkspacePath};
 pub use guard::{ChangeRule, GuardedChange};
 pub use mount::{JournalMode, RunStateMount};
 pub use path::name::NameRule;

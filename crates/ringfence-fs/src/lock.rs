@@ -1,23 +1,25 @@
 //! File locks across processes: one change to a file at a time.
 //!
 //! A lock is a file in our state directory, chosen by the identity of the file that is changed. Its holder notes the ID
-//! of its change in it; a process that finds one after acquiring the lock knows that the writer died, and recovers the
-//! change from the journal first. A note need not survive a power cut: no process does, and the next one to open the
-//! workspace recovers every change without an outcome.
+//! of its change in it, and settles the note when the change is. A process that finds an unsettled one after acquiring
+//! the lock knows that the writer died, and recovers the change from the journal first. A note need not survive a power
+//! cut: no process does, and the next one to open the workspace recovers every change without an outcome.
 //!
 //! Not here: safety against programs that do not take the lock. Replacing compares what it displaced.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::root::Durability;
+use crate::root::{Durability, stat};
 use crate::sys::own_files::{SAFE_OPEN, names_in, write_all};
-use crate::sys::stat::FileId;
+use crate::sys::stat::{FileId, FileStat};
 use crate::sys::syscall::{fdatasync, flock, fsync, ftruncate, openat, pread, pwrite, renameat};
 
 /// Number of lock files, and so of files that can be changed at once without waiting, collisions aside.
@@ -31,6 +33,12 @@ const MIGRATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A note is shorter.
 const LONGEST_NOTE: usize = 256;
+
+/// Last byte of the note of a change that is under way.
+const UNSETTLED: u8 = b'.';
+
+/// The same once it is settled. To earlier processes of this version such a note is a torn one, which means nothing.
+const SETTLED: u8 = b'-';
 
 /// Version of the formats in the state of a mount: notes of locks, and the journal. Version 1 had records of its own
 /// beside the locks.
@@ -73,19 +81,28 @@ pub(crate) enum TreeLockMode {
 #[derive(Debug)]
 pub(crate) struct HeldLock {
     file: OwnedFd,
+    /// The settled note of the last holder, once it was read.
+    found: RefCell<Option<Vec<u8>>>,
+    /// Length of the note in the file, once it is known.
+    length: Cell<Option<usize>>,
 }
 
 impl HeldLock {
+    fn new(file: OwnedFd) -> Self {
+        Self { file, found: RefCell::default(), length: Cell::default() }
+    }
+
     /// The change of the last holder, if it died before the change was settled.
     pub(crate) fn abandoned_change(&self) -> Result<Option<String>, ToolError> {
         let mut note = [0u8; LONGEST_NOTE];
         let length = pread(&self.file, &mut note, 0).map_err(lock_error)?;
         let note = &note[..length];
-        let is_id = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
-        match note.strip_suffix(b".") {
-            Some(id) if id.iter().all(is_id) => Ok(Some(String::from_utf8_lossy(id).into_owned())),
-            // Torn: its writer died before it began anything.
-            None if note.iter().all(is_id) => Ok(None),
+        self.length.set(Some(length));
+        *self.found.borrow_mut() = is_settled_note(note).then(|| note.to_vec());
+        match note.strip_suffix(&[UNSETTLED]) {
+            Some(id) if id.iter().all(is_id_byte) => Ok(Some(String::from_utf8_lossy(id).into_owned())),
+            // Settled, or torn: its writer died before it began anything.
+            None if note.iter().all(is_id_byte) => Ok(None),
             // A process of version 1 that was refused by the journal left it, and nothing else.
             _ if EARLIER_INTENTS.iter().any(|kind| note.starts_with(kind)) => Ok(None),
             _ => Err(newer_state_error()),
@@ -94,18 +111,45 @@ impl HeldLock {
 
     /// Says which change is carried out under this lock.
     pub(crate) fn note(&self, change: &str) -> Result<(), ToolError> {
-        let note = [change.as_bytes(), b"."].concat();
+        let note = [change.as_bytes(), &[UNSETTLED]].concat();
+        if self.length.take().is_none_or(|length| length > note.len()) {
+            ftruncate(&self.file, 0).map_err(lock_error)?;
+        }
         match pwrite(&self.file, &note, 0) {
-            Ok(written) if written == note.len() => Ok(()),
+            Ok(written) if written == note.len() => {
+                self.length.set(Some(written));
+                Ok(())
+            }
             Ok(_) => Err(lock_error(Errno::NOSPC)),
             Err(errno) => Err(lock_error(errno)),
         }
     }
 
+    /// Settles the note. One byte costs less than a file that loses its block with every change and gets another.
     pub(crate) fn clear(&self) {
-        // Left behind, it makes the next holder look for a change that is settled.
-        let _ = ftruncate(&self.file, 0);
+        let last = self.length.get().and_then(|length| length.checked_sub(1));
+        let settled = last.is_some_and(|last| pwrite(&self.file, &[SETTLED], last as u64).is_ok());
+        if !settled {
+            // Left behind, it makes the next holder look for a change that is settled.
+            let _ = ftruncate(&self.file, 0);
+        }
     }
+
+    /// Puts back the note that was found here, after a change that was not made.
+    pub(crate) fn restore(&self) {
+        let found = self.found.take().unwrap_or_default();
+        let restored = pwrite(&self.file, &found, 0).is_ok_and(|written| written == found.len());
+        let _ = ftruncate(&self.file, if restored { found.len() as u64 } else { 0 });
+    }
+}
+
+/// Whether a lock has no note, or that of a change which this version settled.
+fn is_settled_note(note: &[u8]) -> bool {
+    note.is_empty() || (note.ends_with(&[SETTLED]) && note.iter().all(is_id_byte))
+}
+
+fn is_id_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || *byte == b'-'
 }
 
 impl LockTable {
@@ -144,14 +188,14 @@ impl LockTable {
     pub(crate) fn try_lock_tree(&self) -> Option<HeldLock> {
         let file = self.open(TREE).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        Some(HeldLock { file })
+        Some(HeldLock::new(file))
     }
 
     /// Waits for other processes that recover.
     pub(crate) fn lock_recovery(&self) -> Result<HeldLock, ToolError> {
         let file = self.open(RECOVERY).map_err(lock_error)?;
         flock(&file, FlockOperation::LockExclusive).map_err(lock_error)?;
-        Ok(HeldLock { file })
+        Ok(HeldLock::new(file))
     }
 
     /// Brings the state of an earlier version to this one: here, and in `directories`. From then on a process of that
@@ -188,9 +232,8 @@ impl LockTable {
         let is_stripe =
             |name: &str| u64::from_str_radix(name, 16).is_ok_and(|it| it < STRIPES && stripe_name(it) == name);
         for name in names_in(self.directory.as_fd(), usize::MAX)? {
-            let mut byte = [0u8; 1];
             if EARLIER_RECORDS.iter().any(|prefix| name.starts_with(prefix))
-                || (is_stripe(&name) && pread(self.open(&name)?, &mut byte, 0)? > 0)
+                || (is_stripe(&name) && !self.is_settled(&name)?)
             {
                 return Ok(EarlierState::Interrupted);
             }
@@ -201,12 +244,18 @@ impl LockTable {
         Ok(found)
     }
 
+    fn is_settled(&self, name: &str) -> io::Result<bool> {
+        let mut note = [0u8; LONGEST_NOTE];
+        let length = pread(self.open(name)?, &mut note, 0)?;
+        Ok(is_settled_note(&note[..length]))
+    }
+
     fn wait_for(&self, name: &str, operation: FlockOperation, cx: &CallContext<'_>) -> Result<HeldLock, ToolError> {
         let file = self.open(name).map_err(lock_error)?;
         let mut pause = Duration::from_micros(50);
         loop {
             match flock(&file, operation) {
-                Ok(()) => return Ok(HeldLock { file }),
+                Ok(()) => return Ok(HeldLock::new(file)),
                 Err(Errno::AGAIN) => {
                     cx.check()?;
                     std::thread::sleep(pause);
@@ -223,9 +272,23 @@ impl LockTable {
     }
 }
 
-/// Fails with `Unsupported` if a newer version keeps the state in this directory.
-pub(crate) fn check_state_version(directory: BorrowedFd<'_>) -> io::Result<()> {
-    state_version(directory).map(drop)
+/// The version file of a directory, as it was when it was last read. A newer version replaces it.
+#[derive(Debug, Default)]
+pub(crate) struct StateVersionCheck {
+    read: Mutex<Option<FileStat>>,
+}
+
+impl StateVersionCheck {
+    /// Fails with `Unsupported` if a newer version keeps the state in this directory.
+    pub(crate) fn check(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
+        let found = stat(directory, VERSION_FILE.as_bytes())?;
+        if found.is_some() && *self.read.lock() == found {
+            return Ok(());
+        }
+        state_version(directory)?;
+        *self.read.lock() = found;
+        Ok(())
+    }
 }
 
 /// Version of the state in a directory. It says so in a file: without one the version is 1.
@@ -281,4 +344,66 @@ fn lock_error(errno: Errno) -> ToolError {
     }
     let message = format!("cannot use Ringfence's lock files (error {})", errno.raw_os_error());
     ToolError::new(ErrorKind::Unavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, Mode, OFlags};
+
+    use super::{HeldLock, LONGEST_NOTE, LockTable, RECOVERY, SAFE_OPEN, openat, pread};
+
+    const CHANGE: &str = "c-00112233445566778899";
+
+    /// A table of its own, and a way to hold one of its locks again.
+    fn table() -> (tempfile::TempDir, LockTable) {
+        let directory = tempfile::tempdir().unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
+        let opened = openat(CWD, directory.path(), flags, Mode::empty()).unwrap();
+        (directory, LockTable::new(opened))
+    }
+
+    fn hold(table: &LockTable) -> (HeldLock, Option<String>) {
+        let lock = table.lock_recovery().unwrap();
+        let abandoned = lock.abandoned_change().unwrap();
+        (lock, abandoned)
+    }
+
+    #[test]
+    fn an_unsettled_note_names_its_change_and_a_settled_one_names_none() {
+        let (_directory, table) = table();
+        let (lock, abandoned) = hold(&table);
+        assert_eq!(abandoned, None);
+        lock.note(CHANGE).unwrap();
+        drop(lock);
+        let (lock, abandoned) = hold(&table);
+        assert_eq!(abandoned.as_deref(), Some(CHANGE));
+        lock.clear();
+        drop(lock);
+        assert!(table.is_settled(RECOVERY).unwrap());
+        let (lock, abandoned) = hold(&table);
+        assert_eq!(abandoned, None);
+        lock.note("c-1").unwrap();
+        drop(lock);
+        assert_eq!(hold(&table).1.as_deref(), Some("c-1"), "nothing is left of a longer note");
+    }
+
+    #[test]
+    fn a_change_that_was_not_made_leaves_the_note_that_it_found() {
+        let (_directory, table) = table();
+        let note = || {
+            let mut note = [0u8; LONGEST_NOTE];
+            let length = pread(table.open(RECOVERY).unwrap(), &mut note, 0).unwrap();
+            note[..length].to_vec()
+        };
+        for made in [false, true] {
+            let (lock, _) = hold(&table);
+            let before = note();
+            assert_eq!(before.is_empty(), !made);
+            lock.note("c-ffffffffffffffffffff").unwrap();
+            lock.restore();
+            assert_eq!(note(), before);
+            lock.note(CHANGE).unwrap();
+            lock.clear();
+        }
+    }
 }

@@ -30,6 +30,8 @@ use crate::sys::syscall::{accessat, fchmod, fchown, fstat, fsync, futimens, mkdi
 pub(crate) struct PreImageStore {
     fd: Arc<OwnedFd>,
     id: FileId,
+    /// This user, as it was private when it was opened.
+    owner: u32,
 }
 
 impl Journal {
@@ -78,7 +80,7 @@ impl Journal {
     /// given to another.
     fn held_store(&self, found: &FileStat) -> Option<PreImageStore> {
         let held = self.open_store.lock().clone();
-        held.filter(|held| held.id == found.id && is_private(found))
+        held.filter(|held| held.id == found.id && is_private_to(held.owner, found))
     }
 
     /// The directory, made if there is none.
@@ -236,12 +238,16 @@ fn open(mount: &MountRoot) -> Result<PreImageStore, Errno> {
     if !is_private(&stamp) {
         return Err(Errno::ACCESS);
     }
-    Ok(PreImageStore { fd: Arc::new(fd), id: stamp.id })
+    Ok(PreImageStore { fd: Arc::new(fd), id: stamp.id, owner: stamp.owner.0 })
 }
 
 /// One that others can write to is not as we made it, whatever its inode is.
 fn is_private(found: &FileStat) -> bool {
-    found.mode & 0o077 == 0 && found.owner.0 == geteuid().as_raw()
+    is_private_to(geteuid().as_raw(), found)
+}
+
+fn is_private_to(user: u32, found: &FileStat) -> bool {
+    found.mode & 0o077 == 0 && found.owner.0 == user
 }
 
 /// An empty directory of this user that no other user may enter: left by a crash before it was recorded, or made for

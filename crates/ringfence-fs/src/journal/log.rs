@@ -27,7 +27,7 @@ use crate::journal::index::{IndexedChange, JournalIndex, read_lines};
 use crate::journal::line::{
     ChangeSequenceCounter, ChangeStatus, JournalChange, JournalEntry, JournalLine, image_owner, millis,
 };
-use crate::lock::check_state_version;
+use crate::lock::StateVersionCheck;
 use crate::root::stat;
 use crate::sys::file_ref::InodeIdentity;
 use crate::sys::own_files::{SAFE_OPEN, acquire_lock, release_lock, write_all};
@@ -78,6 +78,7 @@ pub(crate) struct Journal {
     directory: OwnedFd,
     commit_log: Option<Arc<CommitLog>>,
     lock: OwnedFd,
+    version: StateVersionCheck,
     index: Mutex<JournalIndex>,
     clock: Arc<ChangeSequenceCounter>,
     /// Log size at which it is compacted next.
@@ -99,7 +100,8 @@ impl Journal {
         newest: &Arc<ChangeSequenceCounter>,
         commit_log: Option<Arc<CommitLog>>,
     ) -> io::Result<Self> {
-        check_state_version(directory.as_fd())?;
+        let version = StateVersionCheck::default();
+        version.check(directory.as_fd())?;
         let (lock, log) = (open_private_file(&directory, LOCK)?, open_private_file(&directory, LOG)?);
         let (known, long) = (Mutex::new(JournalIndex::new(log, newest)), AtomicU64::new(MAX_LOG_BYTES));
         Ok(Self {
@@ -107,6 +109,7 @@ impl Journal {
             directory,
             commit_log,
             lock,
+            version,
             index: known,
             clock: Arc::clone(newest),
             compact_at: long,
@@ -233,7 +236,7 @@ impl Journal {
         acquire_lock(&self.lock)?;
         let written = self.refresh(&mut known).and_then(|size| {
             if matches!(line, JournalLine::Intent(_)) {
-                check_state_version(self.directory.as_fd())?;
+                self.version.check(self.directory.as_fd())?;
                 known.read_new_lines(size)?;
             }
             known.write(line, &bytes, size)
@@ -386,10 +389,22 @@ impl Journal {
     /// are no more than they may be. Its own stay, those of another session until that is over, and every one that the
     /// session did not make itself.
     pub(crate) fn make_room(&self, change: &str, session: &str, limits: &CallLimits) -> Vec<String> {
+        let is_over = |known: &JournalIndex| {
+            known.session_quota_bytes(session) > limits.undo_session_bytes
+                || known.total_quota_bytes > limits.undo_bytes
+        };
+        // An index that has this outcome has every line before it. Later ones are for the processes that log them.
+        let is_indexed =
+            |known: &JournalIndex| known.indexed(change).is_some_and(|indexed| indexed.status == ChangeStatus::Done);
+        let known = self.lock_index();
+        if is_indexed(&known) && !is_over(&known) {
+            return Vec::new();
+        }
+        drop(known);
         let Ok(known) = self.current_index() else { return Vec::new() };
         let mut of_session = known.session_quota_bytes(session);
         let mut of_all = known.total_quota_bytes;
-        if of_session <= limits.undo_session_bytes && of_all <= limits.undo_bytes {
+        if !is_over(&known) {
             return Vec::new();
         }
         let stay = known.positions_sharing(change);

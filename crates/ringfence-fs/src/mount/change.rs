@@ -22,11 +22,10 @@ use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
 use crate::root::trash::purge;
 use crate::root::{FileToReplace, open_parent, stat};
-use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{accessat, fstat, unlinkat};
+use crate::sys::syscall::{accessat, unlinkat};
 
 /// A change whose intent is in the log. Left without an outcome, it is settled by recovery.
 #[derive(Debug)]
@@ -82,7 +81,7 @@ impl Mount {
     pub(crate) fn disposition(
         &self,
         old: &FileToReplace,
-        parent: BorrowedFd<'_>,
+        device: u64,
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<DisplacedFileAction, ToolError> {
@@ -93,8 +92,7 @@ impl Mount {
         }
         let keep = journal.create_image_store(self)?;
         let image = image_name(ticket.change_id(), position.index);
-        let here = fstat(parent).map(|stat| FileStat::from_stat(&stat).id.device).unwrap_or_default();
-        if old.stat.links == 1 && here == keep.device() {
+        if old.stat.links == 1 && device == keep.device() {
             return Ok(DisplacedFileAction::Stored { image });
         }
         self.reserve(ticket)?;
@@ -131,23 +129,17 @@ impl Mount {
     pub(crate) fn removal_image(
         &self,
         state: &FileState,
-        parent: BorrowedFd<'_>,
+        device: u64,
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<Option<String>, ToolError> {
         let Some(journal) = self.undo_journal() else { return Ok(None) };
         let cost = state.cost().saturating_add(position.bytes_before);
-        if !self.fits_quota(cost, &[], ticket.context())? || !self.is_on_image_device(parent)? {
+        if !self.fits_quota(cost, &[], ticket.context())? || device != self.id.device {
             return if ticket.may_lose() { Ok(None) } else { Err(not_kept_error()) };
         }
         journal.create_image_store(self)?;
         Ok(Some(image_name(ticket.change_id(), position.index)))
-    }
-
-    /// Whether an entry of this directory can be renamed into the image store.
-    fn is_on_image_device(&self, parent: BorrowedFd<'_>) -> Result<bool, ToolError> {
-        let stat = fstat(parent).map_err(|errno| errno_error(errno, "."))?;
-        Ok(FileStat::from_stat(&stat).id.device == self.id.device)
     }
 
     /// Whether this much, as the quota counts it, could be stored for this session once the `freed` changes are undone.
@@ -275,7 +267,8 @@ impl WriteTarget {
 
     /// The same for something that is to be removed as it is.
     pub(crate) fn loss_of_all(&self, cost: u64, cx: &CallContext<'_>) -> Result<Option<ResourceAccess>, ToolError> {
-        let stays = self.mount.undo_journal().is_none() || self.mount.is_on_image_device(self.base())?;
+        // An entry of another device cannot be renamed into the image store.
+        let stays = self.mount.undo_journal().is_none() || self.base_id().device == self.mount.id.device;
         if stays {
             self.loss_of_cost(cost, cx)
         } else {

@@ -192,6 +192,9 @@ impl<'a> RepositoryDetector<'a> {
     }
 
     fn exists_on_disk(&self, directory: &[u8], name: &[u8]) -> bool {
+        if directory.is_empty() {
+            return exists_at(self.mount.root.as_fd(), name);
+        }
         let directory = open_no_follow(self.mount, directory);
         directory.is_some_and(|directory| exists_at(directory.as_fd(), name))
     }

@@ -20,7 +20,7 @@ use crate::sys::errno::{errno_error, wrong_type};
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::names_in;
 use crate::sys::stat::{FileId, FileKind, FileStat};
-use crate::sys::syscall::{accessat, fstat};
+use crate::sys::syscall::accessat;
 
 /// Retries of a parent lookup while other programs create and remove directories.
 const PARENT_LOOKUPS: usize = 16;
@@ -31,6 +31,7 @@ pub(crate) struct WriteTarget {
     pub(crate) mount: Arc<Mount>,
     /// The deepest directory of the path that exists.
     base: OwnedFd,
+    base_id: FileId,
     /// Directories below it that do not.
     missing: Vec<Vec<u8>>,
     pub(crate) name: Vec<u8>,
@@ -41,6 +42,8 @@ pub(crate) struct WriteTarget {
     resolved: Option<String>,
     /// Sensitivity of the current file.
     pub(crate) sensitivity: Sensitivity,
+    /// The stat that the name had when the target was resolved.
+    pub(crate) found: Option<FileStat>,
 }
 
 /// Whether the directory of a new file must exist.
@@ -68,7 +71,7 @@ impl WriteTarget {
         parents: ParentDirPolicy,
     ) -> Result<Self, ToolError> {
         let target = Self::locate(located, meant, parents)?;
-        if target.stat()?.is_none() {
+        if target.found.is_none() {
             for name in target.missing.iter().chain(std::iter::once(&target.name)) {
                 may_create(name, target.mount.names)?;
             }
@@ -79,7 +82,7 @@ impl WriteTarget {
     /// Finds something that has to be there, whatever its name.
     pub(crate) fn find_existing(located: &LocatedPath, meant: WriteTargetKind) -> Result<(Self, FileStat), ToolError> {
         let target = Self::locate(located, meant, ParentDirPolicy::MustExist)?;
-        let seen = target.stat()?.ok_or_else(|| suggest::path_error(located, Errno::NOENT))?;
+        let seen = target.found.ok_or_else(|| suggest::path_error(located, Errno::NOENT))?;
         Ok((target, seen))
     }
 
@@ -87,13 +90,13 @@ impl WriteTarget {
         located.check_writable()?;
         let target = Self::at(located, &located.path, meant, parents)?;
         let is_link = |found: Option<FileStat>| found.is_some_and(|stamp| stamp.kind == FileKind::Link);
-        if meant == WriteTargetKind::Any || !is_link(target.stat()?) {
+        if meant == WriteTargetKind::Any || !is_link(target.found) {
             return Ok(target);
         }
         let linked_path = target.link_target(located, meant)?;
         let target = Self::at(located, &linked_path, meant, ParentDirPolicy::MustExist)?;
         // Another link came to stand there since: where that one leads was not looked at.
-        if is_link(target.stat()?) { Err(wrong_type(&located.shown, "a link that changes")) } else { Ok(target) }
+        if is_link(target.found) { Err(wrong_type(&located.shown, "a link that changes")) } else { Ok(target) }
     }
 
     /// The target at a path below the root, for what the caller called by the path of `located`.
@@ -104,7 +107,7 @@ impl WriteTarget {
         parents: ParentDirPolicy,
     ) -> Result<Self, ToolError> {
         let Some((parent, name)) = path.split() else { return Err(no_name_error(located)) };
-        let ExistingAncestor { fd: base, real: real_parent, missing } =
+        let ExistingAncestor { fd: base, id: base_id, real: real_parent, missing } =
             open_existing_ancestor(located, parent, parents)?;
         let mut target = Self {
             mount: Arc::clone(&located.mount),
@@ -112,16 +115,19 @@ impl WriteTarget {
                 .filter(|real| real.as_slice() != located.path.as_bytes())
                 .map(|real| escape(&real)),
             base,
+            base_id,
             missing,
             name: name.to_vec(),
             shown: located.shown.clone(),
             given_path: located.path.display(),
             real_parent,
             sensitivity: Sensitivity::default(),
+            found: None,
         };
         target.check_not_run_log()?;
         target.check_beside_guards()?;
         let found = target.stat()?;
+        target.found = found;
         if let Some(found) = &found {
             let at = FileRef { fd: target.base(), name: &target.name };
             target.sensitivity = target.mount.classify(target.resource().effective_sensitivity(), at, found);
@@ -185,7 +191,10 @@ impl WriteTarget {
     }
 
     pub(crate) fn check_directory(&self) -> Result<(), ToolError> {
-        let held = FileStat::from_stat(&fstat(&self.base).map_err(|errno| errno_error(errno, &self.shown))?).id;
+        // The root is held by the mount, wherever it is.
+        if self.base_id == self.mount.id {
+            return Ok(());
+        }
         // The name is looked up again instead of read from `/proc`, which is not mounted everywhere.
         let named = self.mount.lookup(
             &GuestPath::from_kernel(&self.real_parent),
@@ -193,7 +202,7 @@ impl WriteTarget {
             IoMode::Blocking,
         );
         let moved = match named {
-            Ok(found) => found.stat.id != held,
+            Ok(found) => found.stat.id != self.base_id,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => true,
             Err(errno) => return Err(errno_error(errno, &self.shown)),
         };
@@ -282,13 +291,8 @@ impl WriteTarget {
     }
 
     /// Whether both are the same name in the same directory.
-    pub(crate) fn same_name(&self, other: &Self) -> Result<bool, ToolError> {
-        let id = |target: &Self| {
-            fstat(&target.base)
-                .map(|stat| FileStat::from_stat(&stat).id)
-                .map_err(|errno| errno_error(errno, &target.shown))
-        };
-        Ok(self.name == other.name && id(self)? == id(other)?)
+    pub(crate) fn same_name(&self, other: &Self) -> bool {
+        self.name == other.name && self.base_id == other.base_id
     }
 
     /// The path below the root.
@@ -299,6 +303,10 @@ impl WriteTarget {
     /// The directory itself, once nothing is missing.
     pub(crate) fn base(&self) -> BorrowedFd<'_> {
         self.base.as_fd()
+    }
+
+    pub(crate) fn base_id(&self) -> FileId {
+        self.base_id
     }
 
     /// Whether its directory is `id` or lies below it.
@@ -344,6 +352,7 @@ impl WriteTarget {
 /// The deepest directory of a path that exists.
 struct ExistingAncestor {
     fd: OwnedFd,
+    id: FileId,
     /// Its resolved path, empty for the root.
     real: Vec<u8>,
     /// The names below it that do not exist.
@@ -379,7 +388,7 @@ fn open_existing_ancestor(
                     continue;
                 }
                 missing.reverse();
-                return Ok(ExistingAncestor { fd: opened.fd, real, missing });
+                return Ok(ExistingAncestor { fd: opened.fd, id: opened.stat.id, real, missing });
             }
             Err(Errno::NOENT) if parents == ParentDirPolicy::CreateMissing => {
                 let Some((above, name)) = here.split() else { return Err(suggest::path_error(located, Errno::NOENT)) };

@@ -34,7 +34,7 @@ use crate::txn::manifest::{EntryReportReasons, scan_tree};
 use crate::txn::recover::recover_under;
 use crate::txn::run::{PlannedStep, Transaction, interrupted_error, open_directory};
 use crate::txn::step::StepError;
-use crate::txn::write::inode_of;
+use crate::txn::write::id_of;
 
 /// Makes everything that is to be kept of what a program left, or nothing.
 pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), ToolError> {
@@ -185,7 +185,7 @@ impl OverlayCommitPlanner<'_> {
 
     fn push(&mut self, path: &[u8], step: TxnStep, displaced: Option<FileState>) {
         let (parent, name) = split(path);
-        let directory = self.parents.open(path).ok().and_then(inode_of);
+        let directory = self.parents.open(path).ok().and_then(id_of).map(|id| id.inode);
         let entry = TxnEntry { step, parent: parent.into(), directory, name: name.into() };
         let planned = PlannedStep::new(entry, None, &display_path(self.mount, path));
         self.plan.steps.push(PlannedStep { displaced, ..planned });

@@ -22,11 +22,12 @@ mod worktree_ties;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use ringfence_kernel::{
-    CallContext, ChangeGroup, ChangeGroupDecision, ResourceAccess, ToolError, Workspace, WorkspaceChanges,
+    CallContext, ChangeGroup, ChangeGroupDecision, ExposedDir, ResourceAccess, ToolError, Workspace, WorkspaceChanges,
     WorkspaceView,
 };
 
@@ -47,6 +48,22 @@ impl Fence {
         let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
         let other_mounts = beside.into_iter().map(MountView::new).collect();
         Some(Arc::new(OverlayWorkspace { own: MountView::new(own.pop()?), other_mounts }))
+    }
+}
+
+impl Fence {
+    /// A directory of the workspace that a program on other files may read, without what is masked below it.
+    pub fn expose_directory(
+        &self,
+        path: &str,
+        alias: &str,
+        masked: &[&str],
+        cx: &CallContext<'_>,
+    ) -> Result<ExposedDir, ToolError> {
+        let directory = self.locate(path, cx)?.open_directory(cx)?.fd;
+        let path = view::path_of(&directory)?;
+        let masked = masked.iter().map(PathBuf::from).collect();
+        Ok(ExposedDir { alias: alias.to_owned(), directory, path, masked, hidden: Vec::new() })
     }
 }
 

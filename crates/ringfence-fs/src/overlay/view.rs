@@ -6,9 +6,9 @@
 //! Not here: making a program see it. The jail does.
 
 use std::ffi::OsStr;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -52,6 +52,13 @@ impl MountView {
         })?;
         Ok(ExposedDir { alias: mount.alias.to_string(), directory, path: path(name.as_bytes()), masked, hidden })
     }
+}
+
+/// The path of a held directory, to find it again in another mount namespace.
+pub(super) fn path_of(directory: &OwnedFd) -> Result<PathBuf, ToolError> {
+    let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let name = name.map_err(|errno| errno_error(errno, "."))?;
+    Ok(PathBuf::from(OsStr::from_bytes(name.as_bytes())))
 }
 
 /// The current time by the clock of the mount's own file system: earlier changes have an earlier time, later changes

@@ -182,7 +182,7 @@ pub(crate) fn hash_up_to(
     cx: &CallContext<'_>,
 ) -> Result<Digest, ToolError> {
     let mut hasher = Sha256Hasher::default();
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; usize::try_from(size).unwrap_or(CHUNK).min(CHUNK)];
     let mut offset = 0;
     while offset < size {
         cx.check()?;

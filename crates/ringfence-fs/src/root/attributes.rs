@@ -13,15 +13,24 @@ use crate::sys::syscall::{chmodat, fchmod, fgetxattr, flistxattr, fsetxattr, fst
 /// change is refused: without it, the mode would say more than was meant.
 pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     const ACCESS_LIST: &CStr = c"system.posix_acl_access";
-    let mut value = vec![0u8; 64 << 10];
-    if let Ok(length) = fgetxattr(from, ACCESS_LIST, &mut value[..]) {
-        fsetxattr(to, ACCESS_LIST, &value[..length], XattrFlags::empty())?;
+    // Few files have any, so the buffer is small at first.
+    let with_buffer = |read: &dyn Fn(&mut [u8]) -> Result<usize, Errno>| {
+        let mut bytes = vec![0u8; 256];
+        let mut length = read(&mut bytes);
+        if length == Err(Errno::RANGE) {
+            bytes.resize(64 << 10, 0);
+            length = read(&mut bytes);
+        }
+        bytes.truncate(length?);
+        Ok::<_, Errno>(bytes)
+    };
+    if let Ok(list) = with_buffer(&|value| fgetxattr(from, ACCESS_LIST, value)) {
+        fsetxattr(to, ACCESS_LIST, &list, XattrFlags::empty())?;
     }
-    let mut names = vec![0u8; 64 << 10];
-    let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
-        if let Ok(length) = fgetxattr(from, name, &mut value[..]) {
-            let _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
+    let Ok(names) = with_buffer(&|names| flistxattr(from, names)) else { return Ok(()) };
+    for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+        if let Ok(value) = with_buffer(&|value| fgetxattr(from, name, value)) {
+            let _ = fsetxattr(to, name, &value, XattrFlags::empty());
         }
     }
     Ok(())

@@ -195,14 +195,25 @@ impl MountRoot {
     /// Opens a regular file by one name in a held directory, for a change that was judged by that directory and name.
     /// The caller still has to check the result: for any other kind it is a path-only descriptor.
     pub(crate) fn open_at(&self, parent: BorrowedFd<'_>, name: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
+        self.open_at_with_stat(parent, name, access).map(|(fd, _)| fd)
+    }
+
+    /// The same, with the stat that the file had before it was opened.
+    pub(crate) fn open_at_with_stat(
+        &self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        access: OFlags,
+    ) -> Result<(OwnedFd, FileStat), Errno> {
         let place = self.resolver.open_named(parent, name, PATH_ONLY)?;
         let stamp = FileStat::from_stat(&fstat(&place)?);
         match stamp.kind {
             FileKind::File => {
-                self.open_regular(&place, &stamp, access, |flags| self.resolver.open_named(parent, name, flags))
+                let by_name = |flags| self.resolver.open_named(parent, name, flags);
+                Ok((self.open_regular(&place, &stamp, access, by_name)?, stamp))
             }
             FileKind::Link => Err(Errno::LOOP),
-            _ => Ok(place),
+            _ => Ok((place, stamp)),
         }
     }
 

@@ -116,7 +116,7 @@ impl Tool for AppendFile {
         let located = self.fence.locate_arg(&args.path, cx)?;
         check_size("content", "max_append_bytes", args.content.len() as u64, cx.limits.append_bytes)?;
         let target = WriteTarget::find(&located, WriteTargetKind::File, args.parents)?;
-        let seen = target.stat()?;
+        let seen = target.found;
         let action = if seen.is_some() { PolicyAction::Overwrite } else { PolicyAction::Create };
         let accesses = vec![ResourceAccess { action, resource: target.resource() }];
         Ok(ToolPlan {

@@ -66,7 +66,7 @@ impl Tool for CopyFile {
         let mut from = source.open_content(cx)?;
         check_size(&format!("`{}`", source.shown), "max_copy_bytes", from.stat.size, cx.limits.copy_bytes)?;
         let to = WriteTarget::find(&goal, WriteTargetKind::File, ParentDirPolicy::MustExist)?;
-        let target = to.stat()?;
+        let target = to.found;
         match target {
             Some(target) if target.id == from.stat.id => {
                 return Err(ToolError::invalid("to", "is the same file as from"));

@@ -39,7 +39,7 @@ enum CreateDirectoryPlan {
         shown: String,
     },
     Make {
-        target: WriteTarget,
+        target: Box<WriteTarget>,
     },
 }
 
@@ -74,12 +74,12 @@ impl Tool for CreateDirectory {
         let located = self.fence.locate(&args.path, cx)?.allow_slash_for(FileKind::Directory);
         let target = WriteTarget::find(&located, WriteTargetKind::Any, ParentDirPolicy::CreateMissing)?;
         let place = target.resource();
-        Ok(match target.stat()? {
+        Ok(match target.found {
             None => {
                 target.check_not_guarded()?;
                 ToolPlan {
                     accesses: vec![ResourceAccess { action: PolicyAction::Create, resource: place }],
-                    prepared: CreateDirectoryPlan::Make { target },
+                    prepared: CreateDirectoryPlan::Make { target: Box::new(target) },
                 }
             }
             Some(found) if found.kind == FileKind::Directory => ToolPlan {

@@ -312,7 +312,12 @@ impl ModelText for Outcome {
         };
         let mut text: String = self.paths.iter().map(|path| format!("{prefix}{path}\n")).collect();
         if self.paths.is_empty() {
-            text.push_str("[no path matches]\n");
+            let search = match dialect {
+                Dialect::Claude => "Grep",
+                Dialect::Gemini => "grep_search",
+                _ => "search_files",
+            };
+            let _ = writeln!(text, "[no path matches; {search} looks in contents]");
         }
         let shown = self.paths.len();
         match self.total {

@@ -35,7 +35,7 @@ use crate::txn::manifest::{EntryReportReasons, RecursiveAccess, TreeManifest, ac
 use crate::txn::recover::recover;
 use crate::txn::run::{PlannedStep, Transaction};
 use crate::txn::step::StepError;
-use crate::txn::write::{DisplacedFile, inode_of};
+use crate::txn::write::DisplacedFile;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     registry
@@ -108,7 +108,7 @@ impl Tool for MoveFile {
             from.check_nothing_guarded_inside()?;
             to.check_nothing_guarded_inside()?;
         }
-        let target = to.stat()?;
+        let target = to.found;
         check_target(&from, &to, &seen, target.as_ref(), args.overwrite)?;
         let at = (from.base(), from.name.as_slice());
         check_links_stay_inside(&from.mount, PathRelocation { at, from: &from.path(), to: &to.path() }, cx)?;
@@ -208,7 +208,7 @@ impl Tool for MoveFile {
         let step = TxnStep::Move {
             entry: FileIdentity::at(FileRef { fd: from.base(), name: &from.name }, &now),
             to: EscapedPath(to.path()),
-            to_directory: inode_of(to.base()),
+            to_directory: Some(to.base_id().inode),
             over: over.map(|over| FileIdentity::from_stat(&over)),
             image,
         };
@@ -251,7 +251,7 @@ fn effects(work: &MoveFilePlan, ticket: &Ticket<'_>) -> Result<(Vec<JournalEffec
         let fd = fd.or_else(|_| to.mount.resolver.open_named(to.base(), &to.name, PATH_ONLY));
         let old = FileToReplace { fd: fd.map_err(|errno| errno_error(errno, &to.shown))?, stat: *target };
         // It is moved to the image store from the source's directory.
-        let displaced = DisplacedFile::new(to, from.base(), &old, DisplacementPosition::default(), ticket)?;
+        let displaced = DisplacedFile::new(to, from.base_id().device, &old, DisplacementPosition::default(), ticket)?;
         effects.push(match &displaced.disposition {
             DisplacedFileAction::Discarded => JournalEffect::Lost { path: path.clone() },
             DisplacedFileAction::Stored { image } | DisplacedFileAction::Copied { image } => JournalEffect::Removed {
@@ -294,7 +294,7 @@ fn check_target(
         return Err(ToolError::invalid("to", "must not be inside the directory that is moved"));
     }
     let Some(target) = target else { return Ok(()) };
-    if target.id == seen.id && from.same_name(to)? {
+    if target.id == seen.id && from.same_name(to) {
         return Err(ToolError::invalid("to", "is the same as from"));
     }
     if !overwrite {

@@ -1,8 +1,9 @@
 //! Arguments of the read tool in each dialect.
 
 use ringfence_kernel::{ToolError, lenient};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::fence::PathArg;
 use crate::read::content::{DigestMode, LineRange};
@@ -60,11 +61,11 @@ pub(super) struct CrewagentReadArgs {
     end_line: Option<u64>,
 }
 
-/// Read a file, an image, a directory, or a long output by its `@output/` path. Lines are numbered.
+/// The file and the lines that a model asks for. Each family is shown its own names of lines, and may use the others.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ClaudeReadArgs {
-    #[serde(alias = "path", alias = "filePath")]
+struct ModelReadArgs {
+    #[serde(alias = "path", alias = "filePath", alias = "absolute_path")]
     file_path: String,
     /// First line.
     #[serde(default, deserialize_with = "lenient::optional_scalar")]
@@ -73,32 +74,29 @@ pub(super) struct ClaudeReadArgs {
     #[serde(default, deserialize_with = "lenient::optional_scalar")]
     limit: Option<u64>,
     #[serde(default, alias = "startLine", deserialize_with = "lenient::optional_scalar")]
-    #[schemars(skip)]
     start_line: Option<u64>,
     #[serde(default, alias = "endLine", deserialize_with = "lenient::optional_scalar")]
-    #[schemars(skip)]
     end_line: Option<u64>,
 }
 
-/// Read a file, an image, or a long output by its `@output/` path. Lines are numbered.
+/// Read a file, an image or a directory. Lines are numbered.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct GeminiReadArgs {
-    #[serde(alias = "path", alias = "filePath", alias = "absolute_path")]
-    file_path: String,
-    #[serde(default, alias = "startLine", deserialize_with = "lenient::optional_scalar")]
-    start_line: Option<u64>,
-    #[serde(default, alias = "endLine", deserialize_with = "lenient::optional_scalar")]
-    end_line: Option<u64>,
-    #[serde(default, deserialize_with = "lenient::optional_scalar")]
-    #[schemars(skip)]
-    offset: Option<u64>,
-    #[serde(default, deserialize_with = "lenient::optional_scalar")]
-    #[schemars(skip)]
-    limit: Option<u64>,
+#[schemars(transform = |schema: &mut Schema| hide(schema, ["start_line", "end_line"]))]
+pub(super) struct ClaudeReadArgs(ModelReadArgs);
+
+/// Read a file or an image. Lines are numbered.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(transform = |schema: &mut Schema| hide(schema, ["offset", "limit"]))]
+pub(super) struct GeminiReadArgs(ModelReadArgs);
+
+/// Takes arguments that a family has no name for out of its schema.
+fn hide(schema: &mut Schema, names: [&str; 2]) {
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|name, _| !names.contains(&name.as_str()));
+    }
 }
 
-/// Read lines of a long output by its `@output/` path, or of a file.
+/// Read a file, or lines of it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CodexReadArgs {
@@ -214,7 +212,7 @@ impl TryFrom<ClaudeReadArgs> for Args {
     type Error = ToolError;
 
     fn try_from(args: ClaudeReadArgs) -> Result<Self, ToolError> {
-        let ClaudeReadArgs { file_path, offset, limit, start_line, end_line } = args;
+        let ClaudeReadArgs(ModelReadArgs { file_path, offset, limit, start_line, end_line }) = args;
         Self::for_model(file_path, PageArgs { first: offset.or(start_line), limit, last: end_line })
     }
 }
@@ -223,7 +221,7 @@ impl TryFrom<GeminiReadArgs> for Args {
     type Error = ToolError;
 
     fn try_from(args: GeminiReadArgs) -> Result<Self, ToolError> {
-        let GeminiReadArgs { file_path, start_line, end_line, offset, limit } = args;
+        let GeminiReadArgs(ModelReadArgs { file_path, start_line, end_line, offset, limit }) = args;
         Self::for_model(file_path, PageArgs { first: start_line.or(offset), limit, last: end_line })
     }
 }

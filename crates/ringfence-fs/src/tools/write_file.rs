@@ -211,7 +211,7 @@ impl Tool for WriteFile {
         let located = self.fence.locate_arg(&path, cx)?;
         check_size("content", "max_write_bytes", content.len() as u64, cx.limits.write_bytes)?;
         let target = WriteTarget::find(&located, WriteTargetKind::File, parents)?;
-        let seen = target.stat()?;
+        let seen = target.found;
         if let (Some(old), OverwritePolicy::Seen { read, edit }) = (&seen, overwrite) {
             if_match = check_seen(&located, &target, old, (read, edit), cx)?;
         }

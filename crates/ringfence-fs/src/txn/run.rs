@@ -98,7 +98,7 @@ impl Transaction<'_> {
             }
         };
         if let Err(error) = held.iter().try_for_each(|lock| lock.note(ticket.change_id())) {
-            held.iter().for_each(|lock| lock.clear());
+            held.iter().for_each(|lock| lock.restore());
             return Err(self.discard(mount, ticket, error));
         }
         let mut pending = None;
@@ -113,8 +113,10 @@ impl Transaction<'_> {
             Err(error) => TransactionEnd { result: Err(rollback_incomplete(error)), is_settled: false },
         };
         // Otherwise the next holder of the locks tries again.
-        if done.is_settled {
-            held.iter().for_each(|lock| lock.clear());
+        match &done.result {
+            _ if !done.is_settled => {}
+            Ok(()) => held.iter().for_each(|lock| lock.clear()),
+            Err(_) => held.iter().for_each(|lock| lock.restore()),
         }
         done.result
     }
@@ -209,8 +211,9 @@ impl Transaction<'_> {
     fn sync(&self, mount: &Mount, store: Option<&PreImageStore>, touched: Vec<OwnedFd>) -> Result<(), Errno> {
         let mut seen = BTreeSet::new();
         let mut listings = Vec::new();
+        let is_alone = touched.len() == 1;
         for directory in touched {
-            if seen.insert(FileStat::from_stat(&fstat(&directory)?).id) {
+            if is_alone || seen.insert(FileStat::from_stat(&fstat(&directory)?).id) {
                 listings.push(directory);
             }
         }

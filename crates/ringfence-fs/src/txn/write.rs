@@ -165,6 +165,11 @@ impl<'t> WriteSite<'t> {
         self.opened.as_ref().map_or_else(|| self.target.base(), |opened| opened.as_fd())
     }
 
+    /// Identity of that directory.
+    fn directory_id(&self) -> Option<FileId> {
+        self.opened.as_ref().map_or(Some(self.target.base_id()), |opened| id_of(opened.as_fd()))
+    }
+
     fn lacks_parents(&self) -> bool {
         !self.missing.is_empty()
     }
@@ -184,14 +189,14 @@ impl<'t> WriteSite<'t> {
 
     /// A step about the name of the target.
     fn entry(&self, step: TxnStep) -> TxnEntry {
-        let directory = if self.lacks_parents() { None } else { inode_of(self.directory()) };
+        let directory = self.directory_id().filter(|_| !self.lacks_parents()).map(|id| id.inode);
         let (parent, name) = (EscapedPath(self.target.parent_path()), EscapedPath(self.target.name.clone()));
         TxnEntry { step, parent, directory, name }
     }
 
     /// A step about a name in the deepest directory that exists.
     fn entry_at(&self, name: &[u8], step: TxnStep) -> TxnEntry {
-        let directory = inode_of(self.directory());
+        let directory = self.directory_id().map(|id| id.inode);
         TxnEntry { step, parent: EscapedPath(self.path.clone()), directory, name: name.into() }
     }
 
@@ -205,18 +210,21 @@ impl<'t> WriteSite<'t> {
             return Ok(None);
         }
         let (target, parent) = (self.target, self.directory());
-        let opened = match target.mount.open_at(parent, &target.name, OFlags::RDONLY) {
+        let opened = match target.mount.open_at_with_stat(parent, &target.name, OFlags::RDONLY) {
             // It may be written and not read; then it can still be replaced.
-            Err(Errno::ACCESS) => target.mount.resolver.open_named(parent, &target.name, PATH_ONLY),
+            Err(Errno::ACCESS) => target
+                .mount
+                .resolver
+                .open_named(parent, &target.name, PATH_ONLY)
+                .and_then(|fd| fstat(&fd).map(|stat| (fd, FileStat::from_stat(&stat)))),
             other => other,
         };
-        let fd = match opened {
-            Ok(fd) => fd,
+        let (fd, stamp) = match opened {
+            Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(wrong_type(&target.shown, FileKind::Link.with_article())),
             Err(errno) => return Err(errno_error(errno, &target.shown)),
         };
-        let stamp = FileStat::from_stat(&fstat(&fd).map_err(|errno| errno_error(errno, &target.shown))?);
         match stamp.kind {
             FileKind::File => Ok(Some(FileToReplace { fd, stat: stamp })),
             other => Err(wrong_type(&target.shown, other.with_article())),
@@ -333,7 +341,8 @@ impl<'a> WritePlanner<'a> {
         };
         // Staged first: what is displaced is looked at when there is room for the new file.
         let unnamed = self.stage_unnamed(site, &body, old)?;
-        let displaced = old.map(|old| DisplacedFile::new(target, site.directory(), old, self.position, ticket));
+        let device = site.directory_id().map_or(0, |id| id.device);
+        let displaced = old.map(|old| DisplacedFile::new(target, device, old, self.position, ticket));
         let displaced = displaced.transpose()?;
         let copy = displaced.as_ref().and_then(DisplacedFile::copy);
         self.transaction.is_reserved |= copy.is_some();
@@ -407,7 +416,7 @@ impl<'a> WritePlanner<'a> {
             let entry = TxnEntry {
                 step: TxnStep::MakeDirectory,
                 parent: parent.into(),
-                directory: held.and_then(inode_of),
+                directory: held.and_then(|_| site.directory_id()).map(|id| id.inode),
                 name: name.into(),
             };
             self.transaction.steps.push(PlannedStep::new(entry, held, &site.target.shown));
@@ -486,7 +495,7 @@ impl Removal {
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
         let path = escape(&target.path());
-        let image = target.mount.removal_image(&state, target.base(), position, ticket)?;
+        let image = target.mount.removal_image(&state, target.base_id().device, position, ticket)?;
         let (staging, disposition, effect) = match image {
             Some(image) => (
                 StagingName::Store(image.clone()),
@@ -512,15 +521,15 @@ pub(crate) struct DisplacedFile {
 }
 
 impl DisplacedFile {
-    /// `parent` is the directory that it leaves from.
+    /// `device` is that of the directory that it leaves from.
     pub(crate) fn new(
         target: &WriteTarget,
-        parent: BorrowedFd<'_>,
+        device: u64,
         old: &FileToReplace,
         position: DisplacementPosition,
         ticket: &Ticket<'_>,
     ) -> Result<Self, ToolError> {
-        let disposition = target.mount.disposition(old, parent, position, ticket)?;
+        let disposition = target.mount.disposition(old, device, position, ticket)?;
         let of_old = || FileState::of_open(&old.fd, &old.stat, &target.shown, ticket.context());
         let state = match &disposition {
             DisplacedFileAction::Discarded => FileState::from_stat(&old.stat),
@@ -587,8 +596,7 @@ pub(crate) fn lock_and_open(
         match (old, site.stat()?) {
             (None, None) => return Ok((lock, None)),
             (Some(old), Some(now)) if old.stat.id == now.id => {
-                let stat = fstat(&old.fd).map_err(|errno| errno_error(errno, &site.target.shown))?;
-                return Ok((lock, Some(FileToReplace { stat: FileStat::from_stat(&stat), ..old })));
+                return Ok((lock, Some(FileToReplace { stat: now, ..old })));
             }
             _ => cx.check()?,
         }
@@ -658,10 +666,10 @@ impl WriteTarget {
     /// A step about this name, in a directory that exists.
     pub(crate) fn entry(&self, step: TxnStep) -> TxnEntry {
         let (parent, name) = (EscapedPath(self.parent_path()), EscapedPath(self.name.clone()));
-        TxnEntry { step, parent, directory: inode_of(self.base()), name }
+        TxnEntry { step, parent, directory: Some(self.base_id().inode), name }
     }
 }
 
-pub(crate) fn inode_of(directory: BorrowedFd<'_>) -> Option<u64> {
-    fstat(directory).ok().map(|stat| FileStat::from_stat(&stat).id.inode)
+pub(crate) fn id_of(directory: BorrowedFd<'_>) -> Option<FileId> {
+    fstat(directory).ok().map(|stat| FileStat::from_stat(&stat).id)
 }

@@ -53,7 +53,7 @@ fn no_description_of_a_path_names_one() {
     for dialect in [Dialect::Standard, Dialect::Miniclaw, Dialect::Crewagent] {
         let world = FsFixture::with(FsFixtureConfig::of(dialect));
         for tool in world.session.catalog.list() {
-            for (name, description) in places(&tool.parameters) {
+            for (name, description) in places(tool.parameters()) {
                 let quoted: Vec<&str> = description.split('`').skip(1).step_by(2).collect();
                 let is_name =
                     |word: &&str| word.trim_start_matches(['.', '@']).contains(['.', '/']) && *word != "@state/";
@@ -67,8 +67,8 @@ fn no_description_of_a_path_names_one() {
 fn an_edit_needs_both_of_its_texts_by_its_schema() {
     let world = FsFixture::new();
     let edit = world.session.catalog.list().find(|tool| tool.name == "edit_file").unwrap();
-    assert_eq!(edit.parameters["required"], json!(["path", "oldText", "newText"]));
-    assert_eq!(edit.parameters["properties"]["newText"]["type"], "string");
+    assert_eq!(edit.parameters()["required"], json!(["path", "oldText", "newText"]));
+    assert_eq!(edit.parameters()["properties"]["newText"]["type"], "string");
     world.write("f", "a b c");
     let more = json!([{"oldText": "b", "newText": "B"}, {"oldText": "c", "newText": "C"}]);
     world.value("edit_file", &json!({"path": "f", "oldText": "a", "newText": "A", "edits": more}));

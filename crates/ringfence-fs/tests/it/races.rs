@@ -31,7 +31,7 @@ const OUTSIDE_NAME: &str = "only-outside";
 /// Number of threads that call tools.
 const WORKERS: usize = 3;
 
-/// Fewer swaps are no race.
+/// Fewer swaps do not race.
 const MIN_SWAPS: u64 = 100;
 
 /// The entries that are exchanged.

@@ -102,11 +102,14 @@ impl CommitLog {
             return PendingFlush(queue.in_flight.clone());
         }
         let group = Arc::clone(queue.next.get_or_insert_default());
+        let is_idle = std::mem::take(&mut queue.is_idle);
         drop(queue);
         if let Err(errno) = self.start_thread() {
             group.finish(Err(errno));
         }
-        self.shared.wake.notify_one();
+        if is_idle {
+            self.shared.wake.notify_one();
+        }
         PendingFlush(Some(group))
     }
 
@@ -178,23 +181,36 @@ impl PendingFlush {
 /// The calls that share a flush.
 #[derive(Debug, Default)]
 struct FlushGroup {
-    outcome: Mutex<Option<Result<(), Errno>>>,
+    state: Mutex<FlushGroupState>,
     is_done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct FlushGroupState {
+    outcome: Option<Result<(), Errno>>,
+    /// A call sleeps until there is an outcome. Most come later: the flush of their contents takes longer.
+    is_awaited: bool,
 }
 
 impl FlushGroup {
     fn finish(&self, result: Result<(), Errno>) {
-        lock(&self.outcome).get_or_insert(result);
-        self.is_done.notify_all();
+        let mut state = lock(&self.state);
+        state.outcome.get_or_insert(result);
+        let is_awaited = std::mem::take(&mut state.is_awaited);
+        drop(state);
+        if is_awaited {
+            self.is_done.notify_all();
+        }
     }
 
     fn wait(&self) -> Result<(), Errno> {
-        let mut outcome = lock(&self.outcome);
+        let mut state = lock(&self.state);
         loop {
-            match *outcome {
-                Some(result) => return result,
-                None => outcome = self.is_done.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+            if let Some(result) = state.outcome {
+                return result;
             }
+            state.is_awaited = true;
+            state = self.is_done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -225,6 +241,8 @@ struct FlushQueue {
     has_failed: bool,
     /// A flush of a file failed: no later one can be trusted.
     lost: Option<Errno>,
+    /// The thread sleeps until a call needs a flush.
+    is_idle: bool,
     is_closed: bool,
 }
 
@@ -234,6 +252,7 @@ impl CommitLogShared {
         loop {
             let mut queue = lock(&self.queue);
             while queue.next.is_none() && !queue.is_closed {
+                queue.is_idle = true;
                 queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             let Some(group) = queue.next.take() else { return };

@@ -1,7 +1,7 @@
 //! Redo log slot: one file with a header and a chain of checksummed records.
 //!
-//! The file is recycled, not truncated: a new generation begins at its start, so that most flushes overwrite blocks that
-//! the file has already. Each checksum is seeded with the one before it, the first with the header's; records of an
+//! The file is recycled, not truncated, and grows ahead of its records: a new generation begins at its start, so that
+//! most flushes overwrite blocks that the file has already. Each checksum is seeded with the one before it, the first with the header's; records of an
 //! earlier generation, or behind a torn one, do not continue the chain and are not read.
 
 use std::ffi::OsStr;
@@ -15,6 +15,10 @@ use crate::syscall::{pread, pwrite};
 
 /// A slot is recycled before it grows past this.
 pub(super) const SLOT_BYTES: u64 = 1 << 20;
+
+/// A slot grows by so much, of which most is zero at first. A flush that changes no size leaves the file system's own
+/// journal alone.
+const GROWTH_BYTES: u64 = 64 << 10;
 
 /// The format: a name, and a version of two digits.
 const MAGIC: &[u8; 8] = b"rfredo01";
@@ -114,6 +118,8 @@ pub(super) struct RedoSlot {
     seed: u32,
     /// End of the chain; 0 where the next record begins a new generation.
     position: u64,
+    /// Bytes of the file that are known to be there.
+    size: u64,
 }
 
 /// The contents of a slot.
@@ -139,7 +145,7 @@ impl RedoSlot {
         }
         let parsed = found.and_then(|header| parse_header(&header));
         let Some((generation, mut seed, has_failed)) = parsed else {
-            let slot = Self { fd, generation: 0, seed: 0, position: 0 };
+            let slot = Self { fd, generation: 0, seed: 0, position: 0, size: 0 };
             return Ok(Some(LoadedSlot { slot, records: Vec::new(), has_failed: false, is_new: true }));
         };
         let (mut position, mut records) = (HEADER_BYTES, Vec::new());
@@ -148,7 +154,8 @@ impl RedoSlot {
             seed = sum;
             records.push(record);
         }
-        let slot = Self { fd, generation, seed, position: position as u64 };
+        let size = reader.bytes.len() as u64;
+        let slot = Self { fd, generation, seed, position: position as u64, size };
         Ok(Some(LoadedSlot { slot, records, has_failed, is_new: false }))
     }
 
@@ -175,8 +182,21 @@ impl RedoSlot {
         for record in records {
             seed = record.encode(seed, &mut out)?;
         }
-        write_at(&self.fd, &out, self.position)?;
-        self.position += out.len() as u64;
+        let (length, end) = (out.len(), self.position + out.len() as u64);
+        if end > self.size {
+            let grown = end.next_multiple_of(GROWTH_BYTES);
+            out.resize(usize::try_from(grown - self.position).map_err(|_| Errno::FBIG)?, 0);
+        }
+        match write_at(&self.fd, &out, self.position) {
+            // There may be room for the records alone.
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) if out.len() > length => {
+                out.truncate(length);
+                write_at(&self.fd, &out, self.position)?;
+            }
+            written => written?,
+        }
+        self.size = self.size.max(self.position + out.len() as u64);
+        self.position = end;
         (self.seed, self.generation) = (seed, generation);
         Ok(())
     }

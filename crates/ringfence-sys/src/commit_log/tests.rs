@@ -133,6 +133,21 @@ fn slot_name(number: u32) -> String {
 }
 
 #[test]
+fn a_slot_grows_ahead_of_its_records() {
+    let mut state = ModelState::new();
+    let log = state.open();
+    let mut flush = |bytes| {
+        state.append(FILES[0], bytes);
+        state.flush_all(&log).unwrap();
+        fs::metadata(state.path(&slot_name(0))).unwrap().len()
+    };
+    // The first flush is of the files themselves, and the slot has their ends.
+    let size = flush(100);
+    assert!((0..20).all(|_| flush(100) == size), "most flushes change no size");
+    assert!(flush(usize::try_from(size).unwrap()) > size);
+}
+
+#[test]
 fn one_flush_makes_two_files_durable_and_the_next_process_continues_with_it() {
     let mut state = ModelState::new();
     for name in FILES {

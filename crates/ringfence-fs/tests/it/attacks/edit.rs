@@ -182,7 +182,7 @@ fn an_append_adds_exactly_what_it_is_given() {
                 .succeeds("append_file", json!({"path": "f", "content": "\r\n\u{feff}"}), |world, value| {
                     assert_eq!((world.read("f").as_str(), &value["size"]), ("no newlinex\r\n\u{feff}", &json!(16)));
                 }),
-            case("also after bytes that are no text").given(|world| world.write("f", b"\xff\0")).succeeds(
+            case("also after bytes that are not text").given(|world| world.write("f", b"\xff\0")).succeeds(
                 "append_file",
                 json!({"path": "f", "content": "x"}),
                 |world, _| {

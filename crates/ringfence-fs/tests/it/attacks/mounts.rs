@@ -75,7 +75,8 @@ fn no_spelling_leads_from_one_mount_to_another() {
             );
         }
         for path in unknown {
-            cases.push(mounted(format!("{path:?} is no mount")).refuses_every_operation(path, |_| Some(InvalidPath)));
+            cases
+                .push(mounted(format!("{path:?} is not a mount")).refuses_every_operation(path, |_| Some(InvalidPath)));
             cases.push(
                 mounted(format!("{path:?} in miniclaw"))
                     .miniclaw()

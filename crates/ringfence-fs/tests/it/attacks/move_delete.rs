@@ -82,7 +82,7 @@ fn a_directory_is_not_moved_into_itself_and_a_root_not_at_all() {
             );
         }
         cases.push(
-            plain("nothing is no root")
+            plain("an empty path is not the root")
                 .fails("delete_file", json!({"path": "", "recursive": true}), InvalidPath)
                 .fails("move_file", json!({"from": "", "to": "x"}), InvalidPath)
                 .fails("move_file", json!({"from": "f", "to": ""}), InvalidPath),

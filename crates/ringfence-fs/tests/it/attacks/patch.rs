@@ -565,7 +565,7 @@ fn a_hunk_goes_where_it_says_or_to_the_only_other_place_and_the_reply_says_so() 
             .fails("apply_patch", diff("diff --git a/f b/f\nold mode 100644\nnew mode 100755\n"), InvalidArgs)
             .fails("apply_patch", diff("diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc/passwd\n\\ No newline at end of file\n"), InvalidArgs)
             .fails("apply_patch", diff("diff --git a/f b/f\nBinary files a/f and b/f differ\n"), InvalidArgs),
-        case("a file that is no text").file("f", b"a\0\nb\n").fails("apply_patch", diff(hunk), ErrorKind::NotText),
+        case("a file that is not text").file("f", b"a\0\nb\n").fails("apply_patch", diff(hunk), ErrorKind::NotText),
         case("another hash").file("f", "a\nb\n")
             .fails("apply_patch", json!({"patch": hunk, "ifMatchSha256": "0".repeat(64)}), Conflict)
             .then(|world| assert_eq!(world.read("f"), "a\nb\n")),

@@ -37,9 +37,9 @@ fn cases(kind: &'static str, make: fn(&Path)) -> Vec<FsAttackCase> {
         case(format!("a {kind} {name}")).file("other.txt", "other").given(move |world| make(&world.root.join("it")))
     };
     vec![
-        there("is no file").refuses_every_operation("it", judge),
-        there("is no file in miniclaw").miniclaw().refuses_every_operation("it", judge),
-        there("is no directory").refuses_every_operation("it/x", |_| Some(WrongType)),
+        there("is not a file").refuses_every_operation("it", judge),
+        there("is not a file in miniclaw").miniclaw().refuses_every_operation("it", judge),
+        there("is not a directory").refuses_every_operation("it/x", |_| Some(WrongType)),
         there("is described, listed, moved and deleted without being opened")
             .succeeds("get_file_info", json!({"path": "it"}), move |_, value| {
                 assert_eq!((&value["type"], &value["sha256"]), (&json!(kind), &Value::Null));
@@ -160,9 +160,11 @@ fn files_and_directories_are_not_interchangeable() {
         };
         let mut cases = Vec::new();
         for path in ["d", "d/", "empty"] {
-            cases.push(there(&format!("{path} is no file")).refuses_every_operation(path, on_directory));
+            cases.push(there(&format!("{path} is not a file")).refuses_every_operation(path, on_directory));
             cases.push(
-                there(&format!("{path} is no file in miniclaw")).miniclaw().refuses_every_operation(path, on_directory),
+                there(&format!("{path} is not a file in miniclaw"))
+                    .miniclaw()
+                    .refuses_every_operation(path, on_directory),
             );
         }
         for path in ["other.txt/x", "other.txt/x/y", "d/f/x", "other.txt/."] {

@@ -261,7 +261,7 @@ fn a_trailing_slash_does_not_make_a_file_a_directory() {
             // Without overwriting, either check comes first, for an existing entry or for its type: both refuse.
             let judge = move |usage| judge(usage).filter(|_| usage != PathUse::MoveTo { overwrite: false });
             cases.push(
-                case(format!("`{path}` is no directory"))
+                case(format!("`{path}` is not a directory"))
                     .file("f", "f")
                     .file("other.txt", "other")
                     .refuses_every_operation(path, judge),
