@@ -299,7 +299,7 @@ impl LedgerState {
         for (action, path) in record.accesses.iter().map(shown) {
             match action {
                 PolicyAction::Run => open.language = Some(path),
-                PolicyAction::Fetch => open.hosts.push(path),
+                PolicyAction::Fetch | PolicyAction::Send => open.hosts.push(path),
                 // Whatever comes of it, that program was asked.
                 PolicyAction::External => self.totals.external.push(path),
                 action if action.changes_files() => open.accesses.push((action, path)),
@@ -312,7 +312,7 @@ impl LedgerState {
     /// A program came to a host. Once is enough to say.
     fn record_connection(&mut self, record: &CallRecord<'_>) {
         let Some(open) = self.in_flight.iter_mut().find(|open| open.call == record.call_id) else { return };
-        for access in record.accesses.iter().filter(|access| access.action == PolicyAction::Fetch) {
+        for access in record.accesses.iter().filter(|access| access.action.is_host_action()) {
             if !open.hosts.contains(&access.resource.display_path) {
                 open.hosts.push(access.resource.display_path.clone());
             }

@@ -154,7 +154,11 @@ fn parse(call: &RequestedCall) -> Result<LoadToolsArgs, ToolError> {
 }
 
 fn tool_spec(tool: &ToolDefinition) -> ToolSpec {
-    ToolSpec { name: tool.name.to_string(), description: tool.description.clone(), parameters: tool.parameters.clone() }
+    ToolSpec {
+        name: tool.name.to_string(),
+        description: tool.description().to_owned(),
+        parameters: tool.parameters().clone(),
+    }
 }
 
 fn load_tools_spec(deferred: &[ToolSpec]) -> ToolSpec {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_kernel::{ExposedDir, WorkspaceView};
 use ringfence_sandbox::{
-    Isolation, JailJob, JailLimits, JailScript, OutputCapture, OutputStream, ProgramObserver, Sandbox, SandboxSettings,
+    Isolation, JailJob, JailLimits, OutputCapture, OutputStream, ProgramObserver, Sandbox, SandboxSettings,
     run_helper_if_requested,
 };
 use rustix::fs::{Mode, OFlags, open};
@@ -245,7 +245,8 @@ fn ringfence_jail(name: &'static str, pool: u32, workspace: &Path) -> BenchSandb
     let run = move |program: &[&str]| {
         let job = JailJob {
             argv: program.iter().map(Into::into).collect(),
-            script: JailScript { name: "main", bytes: Vec::new() },
+            files: Vec::new(),
+            masked: Vec::new(),
             env: ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             limits: JailLimits::default(),
             view: &view,

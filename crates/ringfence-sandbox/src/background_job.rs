@@ -349,7 +349,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn end(job: &Arc<BackgroundJob>, exit_reason: ExitReason) {
-        let stream = || CapturedOutput { bytes: Vec::new(), total: 0, truncated: false };
+        let stream = || CapturedOutput::default();
         let result = RunResult {
             exit_code: 0,
             signal: None,

@@ -135,17 +135,16 @@ impl BwrapBinary {
         let mut list = BwrapArgs { args: self.namespaces(), data: Vec::new(), first_fd: bwrap_spec.first_fd };
         list.system_mounts(bwrap_spec.host, bwrap_spec.toolchains);
         list.private_mounts(&bwrap_spec.spec.limits, bwrap_spec.host);
-        list.arg("--perms")
-            .arg("0444")
-            .data(&bwrap_spec.spec.script)
-            .arg(Path::new(SCRIPT_DIR).join(&bwrap_spec.spec.script_name));
+        for file in &bwrap_spec.spec.files {
+            list.arg("--perms").arg("0444").data(&file.contents).arg(Path::new(SCRIPT_DIR).join(&file.name));
+        }
         for (index, directory) in bwrap_spec.spec.mounts.iter().enumerate() {
             list.arg("--ro-bind").arg(&directory.path).arg(mount_path(bwrap_spec.spec, index));
         }
         for (target, kind) in bwrap_spec.masks {
             match kind {
                 MaskKind::Directory => list.arg("--perms").arg("0755").arg("--tmpfs").arg(target),
-                MaskKind::File => list.arg("--perms").arg("0444").data(b"").arg(target),
+                MaskKind::File(contents) => list.arg("--perms").arg("0444").data(contents).arg(target),
             };
         }
         let directories =
@@ -172,8 +171,8 @@ pub(crate) fn mount_path(spec: &RunSpec, index: usize) -> PathBuf {
 pub(crate) struct BwrapSpec<'a> {
     pub(crate) spec: &'a RunSpec,
     pub(crate) toolchains: &'a [PathBuf],
-    /// Paths in the jail that must be empty.
-    pub(crate) masks: &'a BTreeMap<PathBuf, MaskKind>,
+    /// Paths in the jail that are not what the host has there.
+    pub(crate) masks: &'a BTreeMap<PathBuf, MaskKind<'a>>,
     /// The host's root directory.
     pub(crate) host: &'a Path,
     /// The number of the first descriptor with contents.
@@ -182,8 +181,10 @@ pub(crate) struct BwrapSpec<'a> {
 
 /// The mask over a hidden path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MaskKind {
-    File,
+pub(crate) enum MaskKind<'a> {
+    /// A file with these contents.
+    File(&'a [u8]),
+    /// An empty directory.
     Directory,
 }
 
@@ -297,7 +298,7 @@ mod tests {
     use super::{BwrapBinary, BwrapSpec, MaskKind, needs_bwrap_fallback, parse_version, root_owned_path};
     use crate::isolation_status::{Isolation, IsolationStatus};
     use crate::limits::JailLimits;
-    use crate::protocol::{RunMount, RunSpec};
+    use crate::protocol::{RunFile, RunMount, RunSpec};
 
     #[test]
     fn it_is_the_fallback_only_where_it_brings_what_is_missing() {
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn only_a_program_of_the_systems_own_is_taken() {
-        assert_eq!(root_owned_path(Path::new("/usr/bin")).unwrap(), None, "a directory is no program");
+        assert_eq!(root_owned_path(Path::new("/usr/bin")).unwrap(), None, "a directory is not a program");
         assert!(root_owned_path(Path::new("/nonexistent")).is_err());
         // Wherever others may write, or own something, it could be another one the next time.
         let directory = tempfile::tempdir().unwrap();
@@ -369,13 +370,13 @@ mod tests {
         let shown =
             |alias: &str, path: &str| RunMount { alias: alias.into(), path: path.into(), ..RunMount::default() };
         let spec = RunSpec {
-            script_name: "code.sh".into(),
+            files: vec![RunFile { name: "code.sh".into(), ..RunFile::default() }],
             limits: JailLimits { tmp_bytes: 4096, ..JailLimits::default() },
             mounts: vec![shown("w", "/home/u/project"), shown("docs", "/srv/docs")],
             ..RunSpec::default()
         };
-        let covers: BTreeMap<PathBuf, MaskKind> =
-            [("/workspace/.env".into(), MaskKind::File), ("/workspace/keys".into(), MaskKind::Directory)].into();
+        let covers: BTreeMap<PathBuf, MaskKind<'_>> =
+            [("/workspace/.env".into(), MaskKind::File(b"")), ("/workspace/keys".into(), MaskKind::Directory)].into();
         let toolchains: Vec<PathBuf> = vec!["/home/u/.cargo".into(), "/tmp/evil".into(), "/home/u/absent".into()];
         let bwrap_spec =
             BwrapSpec { spec: &spec, toolchains: &toolchains, masks: &covers, host: host.path(), first_fd: 20 };

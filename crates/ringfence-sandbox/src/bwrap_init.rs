@@ -6,7 +6,7 @@
 //! Not here: the lockdown of the program (`lockdown.rs`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, open, openat};
@@ -17,7 +17,7 @@ use crate::bwrap::{JailBackend, mount_path};
 use crate::init::{LimitMonitor, kill_and_reap_all, more_streams, open_egress, reap, wait_for_start};
 use crate::lockdown::{self, drop_capabilities};
 use crate::memory_monitor::ProcessSource;
-use crate::protocol::{RunMount, RunSpec, SetupError, SetupStep, SpawnerReply};
+use crate::protocol::{RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::resolve_beneath;
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ForkResult};
@@ -132,9 +132,12 @@ fn verify_mounts(spec: &RunSpec, run: &[OwnedFd]) -> Result<(), SetupError> {
     for (index, (directory, held)) in spec.mounts.iter().zip(run.iter().skip(3)).enumerate() {
         let mounted = mount_path(spec, index);
         check_same_dir(&mounted, held).map_err(SetupStep::Find.failed())?;
+        let empty = directory.masked.iter().map(|path| (path, 0));
+        let own = spec.files.iter().filter(|file| index == 0 && !file.over.as_os_str().is_empty());
+        let masks: Vec<(&PathBuf, usize)> = empty.chain(own.map(|file| (&file.over, file.contents.len()))).collect();
         [&mounted, &directory.path]
             .into_iter()
-            .try_for_each(|mounted| check_masked(mounted, directory, held).map_err(SetupStep::Cover.failed()))?;
+            .try_for_each(|mounted| check_masked(mounted, &masks, held).map_err(SetupStep::Cover.failed()))?;
     }
     Ok(())
 }
@@ -145,8 +148,8 @@ fn check_same_dir(mounted: &Path, held: &OwnedFd) -> Result<(), Errno> {
     if (is.st_dev, is.st_ino) == (should.st_dev, should.st_ino) { Ok(()) } else { Err(Errno::STALE) }
 }
 
-/// Checks that a masked path is empty because of its mask: it lies on another file system.
-fn check_masked(mounted: &Path, directory: &RunMount, held: &OwnedFd) -> Result<(), Errno> {
+/// Checks that a masked path has the size of its mask because of it: it lies on another file system.
+fn check_masked(mounted: &Path, masks: &[(&PathBuf, usize)], held: &OwnedFd) -> Result<(), Errno> {
     let root = match open(mounted, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(root) => root,
         // The host's own path, which the jail mostly does not have.
@@ -154,14 +157,14 @@ fn check_masked(mounted: &Path, directory: &RunMount, held: &OwnedFd) -> Result<
         Err(other) => return Err(other),
     };
     let device = fstat(held)?.st_dev;
-    for path in &directory.masked {
+    for (path, size) in masks {
         let Some(target) = resolve_beneath(root.as_fd(), path)? else { continue };
         let found = fstat(&target)?;
-        let empty = match FileType::from_raw_mode(found.st_mode) {
+        let is_mask = match FileType::from_raw_mode(found.st_mode) {
             FileType::Directory => is_empty(&target)?,
-            _ => found.st_size == 0,
+            _ => usize::try_from(found.st_size) == Ok(*size),
         };
-        if found.st_dev == device || !empty {
+        if found.st_dev == device || !is_mask {
             return Err(Errno::STALE);
         }
     }

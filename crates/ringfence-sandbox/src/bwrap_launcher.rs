@@ -227,16 +227,18 @@ impl<'a> BwrapLauncher<'a> {
         sys::die_with_parent()
     }
 
-    /// Every path in the jail that must be empty, by the current entries. The init process checks that it is.
-    fn masks(&self, spec: &RunSpec, held: &[OwnedFd]) -> Result<BTreeMap<PathBuf, MaskKind>, SetupError> {
+    /// Every path in the jail that is masked, by the current entries. The init process checks that it is.
+    fn masks<'b>(&self, spec: &'b RunSpec, held: &[OwnedFd]) -> Result<BTreeMap<PathBuf, MaskKind<'b>>, SetupError> {
         let failed = || SetupStep::Cover.failed::<Errno>();
         let mut covers = BTreeMap::new();
         for (index, (directory, held)) in spec.mounts.iter().zip(held).enumerate() {
             let root = path_of(held.as_fd()).map_err(failed())?;
-            for path in &directory.masked {
+            let empty = directory.masked.iter().map(|path| (path, b"".as_slice()));
+            let own = spec.files.iter().filter(|file| index == 0 && !file.over.as_os_str().is_empty());
+            for (path, contents) in empty.chain(own.map(|file| (&file.over, file.contents.as_slice()))) {
                 let Some(target) = resolve_beneath(held.as_fd(), path).map_err(failed())? else { continue };
                 let kind = FileType::from_raw_mode(fstat(&target).map_err(failed())?.st_mode);
-                let cover = if kind == FileType::Directory { MaskKind::Directory } else { MaskKind::File };
+                let cover = if kind == FileType::Directory { MaskKind::Directory } else { MaskKind::File(contents) };
                 let real = path_of(target.as_fd()).map_err(failed())?;
                 let below = real.strip_prefix(&root).map_err(|_| failed()(Errno::STALE))?;
                 covers.insert(mount_path(spec, index).join(below), cover);
@@ -250,7 +252,7 @@ impl<'a> BwrapLauncher<'a> {
             // A directory that is too large to be searched for secrets is not shown at all.
             let secrets = find_secrets(host, path).ok_or(Errno::TOOBIG).map_err(failed())?;
             covers.extend(secrets.into_iter().map(|secret| match secret {
-                SecretPath::File(path) => (shown.join(path), MaskKind::File),
+                SecretPath::File(path) => (shown.join(path), MaskKind::File(b"")),
                 SecretPath::Directory(path) => (shown.join(path), MaskKind::Directory),
             }));
         }

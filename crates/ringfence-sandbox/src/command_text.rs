@@ -15,7 +15,7 @@ use std::time::Duration;
 use ringfence_kernel::{CallContext, ChangedPath, Dialect, MODEL_TEXT_BYTES, short_change_id};
 
 use crate::job::ExitReason;
-use crate::report::{JobExplanation, RunCodeReport, RunSummary, RunningJob};
+use crate::report::{JobExplanation, ProgramReport, RunSummary, RunningJob};
 
 /// Most bytes of output in a reply: the rest is for the lines around it.
 pub(crate) const MAX_OUTPUT_BYTES: usize = MODEL_TEXT_BYTES - 2000;
@@ -41,7 +41,7 @@ pub(crate) struct RunningText {
 }
 
 impl CommandText {
-    pub(crate) fn ended(report: &RunCodeReport) -> Self {
+    pub(crate) fn ended(report: &ProgramReport) -> Self {
         let summary = &report.summary;
         let line = exit_line(summary) + &list_changes(report.change.as_deref(), &report.changes);
         Self::Ended(end_text(summary, &line))

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfence_kernel::WorkspaceView;
@@ -23,7 +24,10 @@ use crate::toolchains::Toolchain;
 pub struct JailJob<'a> {
     /// The program and its arguments. It is looked up on the jail's own `PATH`.
     pub argv: Vec<OsString>,
-    pub script: JailScript,
+    /// Files of the run itself, such as a script.
+    pub files: Vec<JailFile>,
+    /// Paths below the workspace that it finds empty, besides those of the view.
+    pub masked: Vec<PathBuf>,
     /// The caller's variables, laid over the fixed ones.
     pub env: BTreeMap<String, String>,
     pub limits: JailLimits,
@@ -56,11 +60,19 @@ pub enum OutputCapture {
     Streamed,
 }
 
-/// A file that the program finds at `/run/ringfence/<name>`.
-#[derive(Clone, Debug)]
-pub struct JailScript {
-    pub name: &'static str,
+/// A read-only file that the program finds at `/run/ringfence/<name>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JailFile {
+    pub name: String,
     pub bytes: Vec<u8>,
+    /// A file below the workspace that it is mounted over as well. Nothing happens where there is none.
+    pub over: Option<PathBuf>,
+}
+
+impl JailFile {
+    pub fn new(name: &str, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { name: name.to_owned(), bytes: bytes.into(), over: None }
+    }
 }
 
 /// Observer of a running program.

@@ -347,7 +347,7 @@ impl PhasedTool for JobTool {
                     ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: JobPlan::Commit(prepared) })
                 }
             }),
-            JobPlan::Commit(left) => left.commit(ticket).map(ToolPhaseResult::Done),
+            JobPlan::Commit(left) => left.commit(ticket).map(|report| ToolPhaseResult::Done(report.into())),
         }
     }
 
@@ -386,7 +386,7 @@ impl PhasedTool for JobTool {
 
     fn abort(&self, work: JobPlan, refused: ToolError) -> Result<RunOutcome, ToolError> {
         match work {
-            JobPlan::Commit(left) => left.abort(refused),
+            JobPlan::Commit(left) => left.abort(refused).map(RunOutcome::from),
             JobPlan::Request(..) => Err(refused),
         }
     }

@@ -31,6 +31,7 @@ mod lockdown;
 mod memory_monitor;
 mod mounts;
 mod output;
+mod program;
 mod program_runner;
 mod protocol;
 mod report;
@@ -39,6 +40,7 @@ mod run_code;
 mod run_mounts;
 mod run_request;
 mod sandbox;
+mod scratch;
 mod seccomp;
 mod seccomp_rules;
 mod shell;
@@ -56,12 +58,16 @@ pub use diagnose::{
 pub use environment::RunEnvironmentError;
 pub use isolation::probe;
 pub use isolation_status::{Isolation, IsolationStatus};
-pub use job::{ExitReason, JailError, JailJob, JailScript, OutputCapture, OutputStream, ProgramObserver, RunResult};
+pub use job::{ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 pub use limits::JailLimits;
 pub use output::{CapturedOutput, HeadTailBuffer};
+pub use program::{JailProgram, OtherChanges, ProgramChanges};
+pub use program_runner::{FinishedRun, ProgramPhase, ProgramRunner};
+pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
 pub use run_request::command_time;
 pub use sandbox::{Sandbox, SandboxSettings};
+pub use scratch::{empty_view, read_upper_file};
 pub use toolchains::{Toolchain, detect};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.

@@ -21,12 +21,19 @@ pub struct CapturedOutput {
     pub total: u64,
     /// Whether something is left out. A program can print a line that looks like the mark; it cannot set this.
     pub truncated: bool,
+    /// Bytes before what is left out: all of them, if nothing is.
+    pub head: usize,
 }
 
 impl CapturedOutput {
     /// As text. Bytes that are not UTF-8 are escaped one by one.
     pub fn text(&self) -> String {
         escape_invalid(&self.bytes)
+    }
+
+    /// Length of the text of what comes before the part that is left out.
+    pub(crate) fn head_text_len(&self) -> usize {
+        self.bytes.get(..self.head).map_or(0, |head| escape_invalid(head).len())
     }
 }
 
@@ -80,17 +87,18 @@ impl HeadTailBuffer {
         let tail = Vec::from(tail);
         if (bytes.len() + tail.len()) as u64 == total {
             bytes.extend(tail);
-            return CapturedOutput { bytes, total, truncated: false };
+            return CapturedOutput { head: bytes.len(), bytes, total, truncated: false };
         }
         bytes.truncate(bytes.len() - trailing_partial_char(&bytes));
         let tail = &tail[leading_partial_char(&tail)..];
+        let head = bytes.len();
         let left_out = total - (bytes.len() + tail.len()) as u64;
         if bytes.last().is_some_and(|last| *last != b'\n') {
             bytes.push(b'\n');
         }
         bytes.extend(format!("[… {left_out} bytes left out …]\n").bytes());
         bytes.extend(tail);
-        CapturedOutput { bytes, total, truncated: true }
+        CapturedOutput { bytes, total, truncated: true, head }
     }
 }
 

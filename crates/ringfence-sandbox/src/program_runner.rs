@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
-    CallContext, ChangeGroupDecision, EgressChannel, ErrorKind, FollowUpMode, FollowUpPlan, Preview, ProgressUpdate,
-    ReviewRequirement, Taint, Ticket, ToolError, ToolPhaseResult, WorkspaceChanges, WorkspaceView,
+    CallContext, ChangeGroup, ChangeGroupDecision, ChangedPath, EgressChannel, ErrorKind, FollowUpMode, FollowUpPlan,
+    Preview, ProgressUpdate, ReviewRequirement, Taint, Ticket, ToolError, ToolPhaseResult, WorkspaceChanges,
+    WorkspaceView,
 };
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -23,10 +24,11 @@ use crate::command_text::{MAX_OUTPUT_BYTES, bound_output};
 use crate::diagnose::SandboxDenialKind;
 use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::limits::JailLimits;
-use crate::report::{CommandDirectory, JobExplanation, RunCodeReport, RunOutcome, RunSummary, RunningJob};
+use crate::program::{JailProgram, OtherChanges, ProgramChanges, is_change_of};
+use crate::report::{CommandDirectory, JobExplanation, ProgramReport, RunOutcome, RunSummary, RunningJob};
 use crate::run_code::RunCodeSetup;
 use crate::run_mounts::WORKSPACE;
-use crate::run_request::{JobStdin, RunAttendance, RunCodeMode, RunCodeProgram};
+use crate::run_request::{JobStdin, RunAttendance, RunCodeProgram, jail_limits};
 use crate::sandbox::Sandbox;
 use crate::shell::{DirectoryPipe, DirectoryReport, StartDirectory, display_directory, jail_path};
 use crate::toolchains::Toolchain;
@@ -34,8 +36,11 @@ use crate::toolchains::Toolchain;
 /// Time that a call stays with a new background job, to report one that fails at once.
 const JOB_START_TIME: Duration = Duration::from_millis(500);
 
-/// What a phase of a run comes to: `W` is the work of the tool that waits.
+/// What a phase of a run comes to: a job that goes on has no report yet.
 pub(crate) type RunPhase = ToolPhaseResult<RunOutcome, Box<FinishedRun>>;
+
+/// What a phase of a tool's program comes to: its report, or changes to be decided about.
+pub type ProgramPhase = ToolPhaseResult<ProgramReport, Box<FinishedRun>>;
 
 /// The call that looks at a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +50,10 @@ pub(crate) enum JobLookKind {
     Later,
 }
 
-/// A program that ended, and changes that wait.
+/// A program that ended, and changes that wait. A tool passes the later steps of `PhasedTool` on to it.
 #[derive(Debug)]
-pub(crate) struct FinishedRun {
-    report: RunCodeReport,
+pub struct FinishedRun {
+    report: ProgramReport,
     changes: Box<dyn WorkspaceChanges>,
     review: bool,
     /// The decision about each group of changes.
@@ -59,14 +64,14 @@ pub(crate) struct FinishedRun {
 
 /// Runs programs of all sessions.
 #[derive(Debug)]
-pub(crate) struct ProgramRunner {
+pub struct ProgramRunner {
     pub(crate) setup: RunCodeSetup,
     /// Started with the first program.
     sandbox: Mutex<Option<Arc<Sandbox>>>,
 }
 
 impl ProgramRunner {
-    pub(crate) fn new(setup: RunCodeSetup) -> Self {
+    pub fn new(setup: RunCodeSetup) -> Self {
         Self { setup, sandbox: Mutex::new(None) }
     }
 
@@ -96,16 +101,14 @@ impl ProgramRunner {
     ) -> Result<RunPhase, ToolError> {
         let (sandbox, session) = (self.sandbox()?, self.session(cx));
         let view = self.setup.workspace.view(cx)?;
-        let mut channel = match (&self.setup.egress, program.hosts()?.as_slice()) {
-            (_, []) | (None, _) => None,
-            (Some(egress), hosts) => Some(egress.open(hosts, cx)?),
-        };
+        let mut channel = self.open_egress(&program.hosts()?, cx)?;
         let start = StartedShell::new(program, &session, &view)?;
         // In a shared network each program could use the egress of the others.
         let network = if channel.is_none() { session.network() } else { None };
         let job = JailJob {
             argv: program.argv(&start.directory),
-            script: program.script(),
+            files: vec![program.script()],
+            masked: Vec::new(),
             env: program.environment(),
             limits,
             view: &view,
@@ -116,22 +119,77 @@ impl ProgramRunner {
             directory_report: start.pipe.as_ref().map(|pipe| &pipe.theirs),
             network: network.as_ref().map(|network| network.id),
         };
-        let observer = RunCodeObserver { cx, egress: channel.as_deref() };
-        let mut ended = sandbox.run(&job, &observer).map_err(|failure| tool_error(&failure))?;
-        let (upper, limits) = (ended.upper.take(), &job.limits);
-        let mut printed = RunSummary::new(&ended, limits);
-        // A run with egress gets no hint that there is no network.
-        printed.denied =
-            printed.denied.filter(|denied| job.egress.is_none() || denied.kind != SandboxDenialKind::Network);
-        printed = printed.with_printed(max_output(program), cx);
-        let report = limit_error(&ended, limits);
+        let observer = RunCodeObserver { cx, egress: channel.as_deref(), data_stream: None };
+        let EndedProgram { mut summary, upper, error } = run_job(&sandbox, &job, &observer, max_output(program), cx)?;
         drop(job);
-        printed.directory = start.finish(&session);
-        let report = match report {
-            Some(error) => return Err(printed.attach_to(error)),
-            None => RunCodeReport::new(printed),
+        summary.directory = start.finish(&session);
+        let report = match error {
+            Some(error) => return Err(summary.attach_to(error)),
+            None => ProgramReport::new(summary),
         };
-        self.collect_changes(report, &view, upper, program.mode, cx)
+        self.collect_changes(report, &view, upper, &program.mode.into(), cx).map(with_outcome)
+    }
+
+    /// Runs a tool's program to its end. The tool's plan has named what it does to the policy.
+    pub fn run_program(&self, program: &JailProgram, cx: &CallContext<'_>) -> Result<ProgramPhase, ToolError> {
+        let view = self.setup.workspace.view(cx)?;
+        let (report, upper) = self.run_apart(program, &view, cx)?;
+        self.collect_changes(report, &view, upper, &program.changes, cx)
+    }
+
+    /// Runs a tool's program on other directories than the workspace. What it wrote is in the returned directory, which is
+    /// untrusted, and is not collected.
+    pub fn run_apart(
+        &self,
+        program: &JailProgram,
+        view: &WorkspaceView,
+        cx: &CallContext<'_>,
+    ) -> Result<(ProgramReport, Option<OwnedFd>), ToolError> {
+        let sandbox = self.sandbox()?;
+        let mut channel = self.open_egress(&program.hosts, cx)?;
+        let wall = program.timeout.unwrap_or(cx.limits.run_time).min(cx.limits.longest_run_time);
+        let mut limits = jail_limits(cx.limits, wall);
+        limits.output_bytes = program.max_output.unwrap_or(limits.output_bytes);
+        let job = JailJob {
+            argv: program.command(),
+            files: program.files.clone(),
+            masked: program.masked.clone(),
+            env: program.env.clone(),
+            limits,
+            view,
+            toolchains: &self.setup.toolchains,
+            egress: channel.as_mut().and_then(|channel| channel.socket()),
+            stdin: None,
+            output: program.output,
+            directory_report: None,
+            network: None,
+        };
+        let observer = RunCodeObserver { cx, egress: channel.as_deref(), data_stream: program.data_stream };
+        let EndedProgram { summary, upper, error } = run_job(&sandbox, &job, &observer, MAX_OUTPUT_BYTES, cx)?;
+        drop(job);
+        match error {
+            Some(error) => Err(summary.attach_to(error)),
+            None => Ok((ProgramReport::new(summary), upper)),
+        }
+    }
+
+    /// Hosts (`host` or `host:port` each) as the policy knows them and programs may be given them.
+    pub fn canonical_hosts(&self, hosts: &[String]) -> Result<Vec<String>, ToolError> {
+        match &self.setup.egress {
+            Some(egress) => hosts.iter().map(|host| egress.canonical_host(host)).collect(),
+            None if hosts.is_empty() => Ok(Vec::new()),
+            None => {
+                let message = "network access is disabled; run it without `network`";
+                Err(ToolError::new(ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    fn open_egress(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Option<Box<dyn EgressChannel>>, ToolError> {
+        match (&self.setup.egress, hosts) {
+            (_, []) | (None, _) => Ok(None),
+            (Some(egress), hosts) => egress.open(hosts, cx).map(Some),
+        }
     }
 
     /// Starts a job, and stays with it for a while.
@@ -223,27 +281,27 @@ impl ProgramRunner {
         let was_stopped = ended.exit_reason == ExitReason::Cancelled;
         let report = match limit_error(&ended, &job.limits).filter(|_| !was_stopped) {
             Some(error) => return Err(printed.attach_to(error)),
-            None => RunCodeReport::new(printed),
+            None => ProgramReport::new(printed),
         };
-        let mut phase = self.collect_changes(report, &job.view, upper, mode, cx)?;
+        let mut phase = self.collect_changes(report, &job.view, upper, &mode.into(), cx)?;
         if let ToolPhaseResult::FollowUp(left) = &mut phase {
             left.prepared.tool = Some(job.tool.clone());
         }
-        Ok(phase)
+        Ok(with_outcome(phase))
     }
 
     /// Finds out what the program changed.
     fn collect_changes(
         &self,
-        mut report: RunCodeReport,
+        mut report: ProgramReport,
         view: &WorkspaceView,
         upper: Option<OwnedFd>,
-        mode: RunCodeMode,
+        mode: &ProgramChanges,
         cx: &CallContext<'_>,
-    ) -> Result<RunPhase, ToolError> {
-        let done = |report| Ok(ToolPhaseResult::Done(ended(report)));
+    ) -> Result<ProgramPhase, ToolError> {
+        let done = |report| Ok(ToolPhaseResult::Done(report));
         let most_named = usize::try_from(cx.limits.delete_names).unwrap_or(usize::MAX);
-        (report.max_listed, report.discarded) = (most_named, mode == RunCodeMode::Discard);
+        (report.max_listed, report.discarded) = (most_named, *mode == ProgramChanges::Discard);
         let Some(upper) = upper else { return done(report) };
         let mut changes = match self.setup.workspace.changes(view, upper, cx) {
             Ok(changes) => changes,
@@ -251,16 +309,20 @@ impl ProgramRunner {
             Err(_) if report.discarded => return done(report),
             Err(error) => return report.with_changes_refused(Vec::new(), error).and_then(done),
         };
-        if mode == RunCodeMode::Review {
+        let is_review = *mode == ProgramChanges::Review;
+        if is_review || *mode == ProgramChanges::KeepTogether {
             changes.merge();
         }
         report.changes = changes.changed_paths();
         if report.changes.is_empty() || report.discarded {
             return done(report);
         }
-        let groups = changes.groups();
+        let mut groups = changes.groups();
+        if let ProgramChanges::KeepOnly { paths, others } = mode {
+            report = refuse_others(report, &mut groups, paths, *others)?;
+        }
         let decisions = vec![ChangeGroupDecision::Ask; groups.len()];
-        let prepared = FinishedRun { report, changes, review: mode == RunCodeMode::Review, decisions, tool: None };
+        let prepared = FinishedRun { report, changes, review: is_review, decisions, tool: None };
         Ok(ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: Box::new(prepared) }))
     }
 
@@ -274,8 +336,62 @@ impl ProgramRunner {
     }
 }
 
-fn ended(report: RunCodeReport) -> RunOutcome {
-    RunOutcome::Ended(Box::new(report))
+/// A program that ended, before its changes are looked at.
+struct EndedProgram {
+    summary: RunSummary,
+    upper: Option<OwnedFd>,
+    /// Present where it did not end by itself.
+    error: Option<ToolError>,
+}
+
+fn run_job(
+    sandbox: &Sandbox,
+    job: &JailJob<'_>,
+    observer: &RunCodeObserver<'_>,
+    max_output: usize,
+    cx: &CallContext<'_>,
+) -> Result<EndedProgram, ToolError> {
+    let mut ended = sandbox.run(job, observer).map_err(|failure| tool_error(&failure))?;
+    let upper = ended.upper.take();
+    let mut summary = RunSummary::new(&ended, &job.limits);
+    // A run with egress gets no hint that there is no network.
+    summary.denied = summary.denied.filter(|denied| job.egress.is_none() || denied.kind != SandboxDenialKind::Network);
+    let summary = summary.with_printed(max_output, cx);
+    Ok(EndedProgram { summary, upper, error: limit_error(&ended, &job.limits) })
+}
+
+fn with_outcome(phase: ProgramPhase) -> RunPhase {
+    match phase {
+        ToolPhaseResult::Done(report) => ToolPhaseResult::Done(report.into()),
+        ToolPhaseResult::FollowUp(left) => ToolPhaseResult::FollowUp(left),
+    }
+}
+
+/// Takes changes outside the named files out of those that may be kept.
+fn refuse_others(
+    mut report: ProgramReport,
+    groups: &mut [ChangeGroup],
+    paths: &[String],
+    others: OtherChanges,
+) -> Result<ProgramReport, ToolError> {
+    let (named, strange): (Vec<&ChangedPath>, Vec<&ChangedPath>) =
+        report.changes.iter().partition(|change| is_change_of(paths, change));
+    let is_named = |group: usize| named.iter().any(|change| change.group == group);
+    let refused = strange.iter().find(|change| others == OtherChanges::Refuse || is_named(change.group));
+    if let Some(change) = refused {
+        let message = format!("the program also changed `{}`; none of its changes were kept", change.path);
+        return Err(report.into_error(ToolError::new(ErrorKind::Execution, message)));
+    }
+    let mut unwanted: Vec<usize> = strange.iter().map(|change| change.group).collect();
+    unwanted.dedup();
+    for index in &unwanted {
+        if let Some(group) = groups.get_mut(*index) {
+            let message = "the change is not one of a file that the tool was to change";
+            group.refusal = Some(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+    }
+    report.unwanted = unwanted;
+    Ok(report)
 }
 
 /// Where a command starts, and the report of where it ended.
@@ -336,7 +452,8 @@ impl JobThread {
         let mut end = JobEndGuard { job: Arc::clone(&self.job), result: None };
         let job = JailJob {
             argv: self.program.argv(&self.directory),
-            script: self.program.script(),
+            files: vec![self.program.script()],
+            masked: Vec::new(),
             env: self.program.environment(),
             limits: self.job.limits.clone(),
             view: &self.job.view,
@@ -359,11 +476,21 @@ fn job_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl FinishedRun {
-    pub(crate) fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+    /// The report so far: no change is kept yet.
+    pub fn report(&self) -> &ProgramReport {
+        &self.report
+    }
+
+    /// Drops the changes, for a tool that keeps none of a program that failed.
+    pub fn discard(self, error: ToolError) -> ToolError {
+        self.report.into_error(error)
+    }
+
+    pub fn preview(&mut self, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
         self.changes.preview(cx)
     }
 
-    pub(crate) fn required_review(&self) -> Option<ReviewRequirement> {
+    pub fn required_review(&self) -> Option<ReviewRequirement> {
         self.review.then_some(ReviewRequirement::REQUESTED_BY_CALLER)
     }
 
@@ -371,23 +498,25 @@ impl FinishedRun {
         self.tool.as_deref()
     }
 
-    pub(crate) fn follow_up(&self) -> FollowUpMode {
+    pub fn follow_up(&self) -> FollowUpMode {
         if self.review { FollowUpMode::Review } else { FollowUpMode::Policy }
     }
 
-    pub(crate) fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
+    pub fn reconcile(&mut self, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         self.decisions = self.changes.reconcile(wanted);
         self.decisions.clone()
     }
 
-    pub(crate) fn abort(self, refused: ToolError) -> Result<RunOutcome, ToolError> {
-        self.report.with_changes_refused(self.decisions, refused).map(ended)
+    /// The end of a call whose changes were all refused.
+    pub fn abort(self, refused: ToolError) -> Result<ProgramReport, ToolError> {
+        self.report.with_changes_refused(self.decisions, refused)
     }
 
-    pub(crate) fn commit(self, ticket: &Ticket<'_>) -> Result<RunOutcome, ToolError> {
+    /// Commits the changes that may be kept, as one.
+    pub fn commit(self, ticket: &Ticket<'_>) -> Result<ProgramReport, ToolError> {
         let Self { mut report, changes, decisions: mut decided, .. } = self;
         if let Err(error) = changes.commit(ticket) {
-            return report.with_changes_refused(decided, error).map(ended);
+            return report.with_changes_refused(decided, error);
         }
         for (group, error) in ticket.withheld() {
             if let Some(decision) = decided.get_mut(group) {
@@ -396,7 +525,7 @@ impl FinishedRun {
         }
         let change = decided.contains(&ChangeGroupDecision::Keep).then(|| ticket.change_id().to_owned());
         report.change = change;
-        report.with_decisions(&decided).map(ended)
+        report.with_decisions(&decided)
     }
 }
 
@@ -448,10 +577,15 @@ fn limit_error(ended: &RunResult, limits: &JailLimits) -> Option<ToolError> {
 struct RunCodeObserver<'a> {
     cx: &'a CallContext<'a>,
     egress: Option<&'a dyn EgressChannel>,
+    /// Not reported.
+    data_stream: Option<OutputStream>,
 }
 
 impl ProgramObserver for RunCodeObserver<'_> {
     fn on_output(&self, stream: OutputStream, bytes: &[u8]) {
+        if self.data_stream == Some(stream) {
+            return;
+        }
         self.cx.report_progress(&ProgressUpdate { stream: stream.name(), text: &String::from_utf8_lossy(bytes) });
     }
 

@@ -143,7 +143,7 @@ steps! {
     Show = "mount a directory of the workspace view",
     Layer = "mount an overlay on the workspace",
     Cover = "mask hidden files",
-    Script = "write the script",
+    Script = "write its files",
     Cgroup = "enter its cgroup",
     Start = "start a process",
     Limits = "set its limits",
@@ -205,8 +205,7 @@ impl From<SetupError> for JailError {
 pub(crate) struct RunSpec {
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Vec<OsString>,
-    pub(crate) script_name: OsString,
-    pub(crate) script: Vec<u8>,
+    pub(crate) files: Vec<RunFile>,
     pub(crate) limits: JailLimits,
     /// The workspace first.
     pub(crate) mounts: Vec<RunMount>,
@@ -220,6 +219,16 @@ pub(crate) struct RunSpec {
     /// Cargo's home on the host, of which the run gets one to write to. Empty, if it does not.
     #[serde(with = "path_bytes")]
     pub(crate) cargo_home: PathBuf,
+}
+
+/// A file of the run itself.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RunFile {
+    pub(crate) name: OsString,
+    pub(crate) contents: Vec<u8>,
+    /// The file below the workspace that it is mounted over. Empty, if none is.
+    #[serde(with = "path_bytes")]
+    pub(crate) over: PathBuf,
 }
 
 /// One directory of the view.
@@ -343,8 +352,7 @@ mod tests {
         RunSpec {
             argv: vec!["python3".into(), "-c".into()],
             env: vec!["A=b".into()],
-            script_name: "main.py".into(),
-            script: vec![0, 255, b'\n'],
+            files: vec![RunFile { name: "main.py".into(), contents: vec![0, 255, b'\n'], over: ".git/config".into() }],
             mounts: vec![RunMount {
                 alias: "w".into(),
                 path: OsString::from_vec(vec![b'/', 0xff]).into(),

@@ -23,8 +23,14 @@ const MAX_PATHS_IN_ERROR: usize = 100;
 /// The outcome of a call that ran a program, or looked at one.
 #[derive(Debug)]
 pub(crate) enum RunOutcome {
-    Ended(Box<RunCodeReport>),
+    Ended(Box<ProgramReport>),
     Running(RunningJob),
+}
+
+impl From<ProgramReport> for RunOutcome {
+    fn from(report: ProgramReport) -> Self {
+        Self::Ended(Box::new(report))
+    }
 }
 
 /// What a session is told about jobs with the first that goes on.
@@ -53,7 +59,7 @@ pub(crate) struct RunningJob {
 
 /// The report about a program that ended by itself, or a job that was stopped.
 #[derive(Debug)]
-pub(crate) struct RunCodeReport {
+pub struct ProgramReport {
     pub(crate) summary: RunSummary,
     /// Every path that it changed.
     pub(crate) changes: Vec<ChangedPath>,
@@ -63,6 +69,10 @@ pub(crate) struct RunCodeReport {
     /// The caller wanted them dropped.
     pub(crate) discarded: bool,
     pub(crate) change: Option<String>,
+    /// Groups of changes that the tool does not want, whatever the policy decides. Dropping them is not an error.
+    pub(crate) unwanted: Vec<usize>,
+    /// Paths of those.
+    pub(crate) dropped: Vec<ChangedPath>,
 }
 
 /// The part of a program's changes that is kept.
@@ -87,6 +97,8 @@ impl KeptChangesExtent {
 #[derive(Debug)]
 pub(crate) struct RunSummary {
     pub(crate) stdout: String,
+    /// Bytes of `stdout` before the part that was omitted.
+    stdout_head: usize,
     stderr: String,
     truncated: bool,
     pub(crate) exit_code: i32,
@@ -125,6 +137,7 @@ impl RunSummary {
         let stdout = ended.stdout.text();
         let denied = denied.or_else(|| diagnose_stderr(&stdout, writable).filter(|_| stderr.is_empty()));
         Self {
+            stdout_head: ended.stdout.head_text_len(),
             stdout,
             exit_code: ended.exit_code,
             printed: String::new(),
@@ -143,7 +156,7 @@ impl RunSummary {
 
     /// The same with the part of the output that was not looked at before.
     pub(crate) fn with_output(self, output: String, lost: u64) -> Self {
-        Self { stdout: output, stderr: String::new(), truncated: lost > 0, lost, ..self }
+        Self { stdout_head: output.len(), stdout: output, stderr: String::new(), truncated: lost > 0, lost, ..self }
     }
 
     /// The same with the output for a model, in this number of bytes. The whole of a longer one is kept for the session.
@@ -184,7 +197,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl RunCodeReport {
+impl ProgramReport {
     /// The same program without any of its changes. A cancelled call, and one whose effect is not
     /// known, keep their own error.
     pub(crate) fn with_changes_refused(
@@ -215,13 +228,16 @@ impl RunCodeReport {
             Some(ChangeGroupDecision::Refuse(error)) => Some(error),
             _ => None,
         };
-        let (kept, not_kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.changes).into_iter().partition(|change| refusal(change).is_none());
+        let (dropped, wanted): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.changes).into_iter().partition(|change| self.unwanted.contains(&change.group));
+        self.dropped = dropped;
+        let (kept, not_kept): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|change| refusal(change).is_none());
         let errors: Vec<&ToolError> = not_kept.iter().filter_map(refusal).collect();
         let of_kind = |kind: ErrorKind| errors.iter().find(|error| error.kind == kind);
         let first = of_kind(ErrorKind::ApprovalDenied).or(of_kind(ErrorKind::PermissionDenied)).or(errors.first());
         let Some(first) = first else {
-            return Ok(Self { committed: KeptChangesExtent::All, changes: kept, ..self });
+            let committed = if kept.is_empty() { KeptChangesExtent::None } else { KeptChangesExtent::All };
+            return Ok(Self { committed, changes: kept, ..self });
         };
         let committed = if kept.is_empty() { KeptChangesExtent::None } else { KeptChangesExtent::Some };
         let others = match kept.len() {
@@ -273,7 +289,7 @@ fn list_paths(changes: &[ChangedPath]) -> String {
     }
 }
 
-impl RunCodeReport {
+impl ProgramReport {
     pub(crate) fn new(summary: RunSummary) -> Self {
         Self {
             summary,
@@ -282,7 +298,67 @@ impl RunCodeReport {
             committed: KeptChangesExtent::None,
             discarded: false,
             change: None,
+            unwanted: Vec::new(),
+            dropped: Vec::new(),
         }
+    }
+
+    /// As a shell says it: the status, or 128 and the signal.
+    pub fn exit_code(&self) -> i32 {
+        self.summary.exit_code
+    }
+
+    pub fn signal(&self) -> Option<i32> {
+        self.summary.signal
+    }
+
+    pub fn stdout(&self) -> &str {
+        &self.summary.stdout
+    }
+
+    /// Standard output up to where its middle was omitted; all of it, if nothing was. For tools that read it line by line.
+    pub fn stdout_head(&self) -> &str {
+        self.summary.stdout.get(..self.summary.stdout_head).unwrap_or_default()
+    }
+
+    /// Empty where both streams were captured as one.
+    pub fn stderr(&self) -> &str {
+        &self.summary.stderr
+    }
+
+    /// Whether the middle of an output was omitted.
+    pub fn is_truncated(&self) -> bool {
+        self.summary.truncated
+    }
+
+    pub fn duration(&self) -> Duration {
+        self.summary.duration
+    }
+
+    /// What the sandbox denied the program, as far as its output tells.
+    pub fn denied(&self) -> Option<&SandboxDenial> {
+        self.summary.denied.as_ref()
+    }
+
+    /// The changes that were kept, or those that were discarded by request.
+    pub fn changes(&self) -> &[ChangedPath] {
+        &self.changes
+    }
+
+    /// Changes outside the files that the program was to change, which were dropped.
+    pub fn dropped(&self) -> &[ChangedPath] {
+        &self.dropped
+    }
+
+    /// The committed change, for `undo`.
+    pub fn change_id(&self) -> Option<&str> {
+        self.change.as_deref()
+    }
+
+    /// An error that carries the program's output.
+    pub fn into_error(self, error: ToolError) -> ToolError {
+        let exit_code = self.summary.exit_code;
+        self.summary.attach_to(error).detail("exitCode", exit_code)
     }
 }
 
@@ -385,8 +461,8 @@ impl From<RunningJob> for RunCodeReply {
     }
 }
 
-impl From<RunCodeReport> for RunCodeReply {
-    fn from(report: RunCodeReport) -> Self {
+impl From<ProgramReport> for RunCodeReply {
+    fn from(report: ProgramReport) -> Self {
         let text = CommandText::ended(&report);
         let summary = report.summary;
         let denial = |SandboxDenial { message, writable, .. }| RunCodeDenial { message, writable: writable.to_vec() };

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use ringfence_kernel::lenient::{optional_scalar, scalar, strings};
 use ringfence_kernel::{
-    CallContext, CallLimits, ChangeGroupDecision, Dialect, DuplicateToolError, Egress, ErrorKind, FollowUpMode,
-    FollowUpPlan, PhasedTool, PolicyAction, Preview, ReviewRequirement, Ticket, ToolBinding, ToolError,
-    ToolPhaseResult, ToolPlan, ToolRegistry, Workspace,
+    CallContext, CallLimits, ChangeGroupDecision, Dialect, DuplicateToolError, Egress, FollowUpMode, FollowUpPlan,
+    PhasedTool, PolicyAction, Preview, ReviewRequirement, Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan,
+    ToolRegistry, Workspace,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -45,8 +45,7 @@ pub struct RunCodeSetup {
 }
 
 /// Gives `run_code` and the tools for its background jobs to a registry.
-pub fn register(registry: &mut ToolRegistry, jail: RunCodeSetup) -> Result<(), DuplicateToolError> {
-    let runner = Arc::new(ProgramRunner::new(jail));
+pub fn register(registry: &mut ToolRegistry, runner: Arc<ProgramRunner>) -> Result<(), DuplicateToolError> {
     registry.register(
         RunCodeTool { runner: Arc::clone(&runner) },
         [
@@ -65,10 +64,10 @@ pub fn register(registry: &mut ToolRegistry, jail: RunCodeSetup) -> Result<(), D
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RunCodeArgs {
-    /// bash if omitted.
+    /// `bash`, the default, for commands; `python` for the text of a Python program.
     #[serde(default = "bash")]
     language: ScriptLanguage,
-    /// Program text.
+    /// Commands, such as `python3 app.py`.
     #[serde(alias = "command", alias = "cmd")]
     code: String,
     /// Arguments.
@@ -147,16 +146,7 @@ impl PhasedTool for RunCodeTool {
         cx.set_subject(program.language.name());
         program.check_attendance(cx.limits)?;
         let limits = program.limits(cx.limits)?;
-        program.network = match &self.runner.setup.egress {
-            Some(egress) => {
-                program.hosts()?.iter().map(|host| egress.canonical_host(host)).collect::<Result<_, _>>()?
-            }
-            None if program.network.is_empty() => Vec::new(),
-            None => {
-                let message = "network access is disabled; run it without `network`";
-                return Err(ToolError::new(ErrorKind::Unavailable, message));
-            }
-        };
+        program.network = self.runner.canonical_hosts(&program.hosts()?)?;
         Ok(ToolPlan { accesses: program.accesses()?, prepared: RunCodePlan::Run(Box::new(program), limits) })
     }
 
@@ -180,7 +170,7 @@ impl PhasedTool for RunCodeTool {
                     ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared })
                 }
             }),
-            RunCodePlan::Commit(left) => left.commit(ticket).map(ToolPhaseResult::Done),
+            RunCodePlan::Commit(left) => left.commit(ticket).map(|report| ToolPhaseResult::Done(report.into())),
         }
     }
 
@@ -212,7 +202,7 @@ impl PhasedTool for RunCodeTool {
 
     fn abort(&self, work: RunCodePlan, refused: ToolError) -> Result<RunOutcome, ToolError> {
         match work {
-            RunCodePlan::Commit(left) => left.abort(refused),
+            RunCodePlan::Commit(left) => left.abort(refused).map(RunOutcome::from),
             RunCodePlan::Run(..) => Err(refused),
         }
     }

@@ -1,4 +1,4 @@
-//! Mounts of one run: the workspace under an overlay, further mounts, masks over secrets, the script.
+//! Mounts of one run: the workspace under an overlay, further mounts, masks over secrets, the run's own files.
 //!
 //! The program's writes to the workspace land in an upper directory on a tmpfs, which has a size, and outlives the jail
 //! through the returned descriptor. A mask is a mount over an entry that exists at that time, found from the descriptor
@@ -21,7 +21,7 @@ use crate::mounts::{
     EMPTY_DIR, EMPTY_FILE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, max_inodes, overlay,
     overlay_by_paths, tmpfs,
 };
-use crate::protocol::{RunSpec, SetupError, SetupStep};
+use crate::protocol::{RunMount, RunSpec, SetupError, SetupStep};
 use crate::sys::{MountFlagScope, set_mount_flags};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -45,7 +45,8 @@ pub(crate) fn mount_workspace(
     layer.mount_overlay(workspace, spec.limits.disk_bytes, hidden_root).map_err(SetupStep::Layer.failed())?;
     mount_read_only_dirs(spec, shown, hidden_root).map_err(SetupStep::Show.failed())?;
     mask_all(spec).map_err(SetupStep::Cover.failed())?;
-    write_script(spec).map_err(|cause| SetupStep::Script.failed_with(&cause))
+    write_files(spec).map_err(|cause| SetupStep::Script.failed_with(&cause))?;
+    replace_files(spec).map_err(SetupStep::Cover.failed())
 }
 
 fn resize_tmp(bytes: u64) -> Result<(), Errno> {
@@ -134,17 +135,20 @@ fn mount_read_only_dirs(spec: &RunSpec, shown: &[OwnedFd], hidden_root: &OwnedFd
 
 fn mask_all(spec: &RunSpec) -> Result<(), Errno> {
     for (index, directory) in spec.mounts.iter().enumerate() {
-        let shown = if index == 0 { WORKSPACE.into() } else { mount_point(&directory.alias) };
-        // It may also lie in what every jail shows, as `/usr/src/app` does in many containers, or have a toolchain in it.
-        for mounted in [&shown, &directory.path] {
-            let root = match open(mounted, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-                Err(_) if *mounted != shown => continue,
-                opened => opened?,
-            };
+        for root in open_roots(index, directory)? {
             directory.masked.iter().try_for_each(|path| mask_path(root.as_fd(), path))?;
         }
     }
     Ok(())
+}
+
+/// A directory of the view where the jail has it. It may also lie in what every jail shows, as `/usr/src/app` does in many
+/// containers, or have a toolchain in it.
+fn open_roots(index: usize, directory: &RunMount) -> Result<Vec<OwnedFd>, Errno> {
+    let shown = if index == 0 { WORKSPACE.into() } else { mount_point(&directory.alias) };
+    let open = |path: &Path| open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let root = open(&shown)?;
+    Ok(std::iter::once(root).chain(open(&directory.path).ok()).collect())
 }
 
 fn mask_path(root: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
@@ -173,10 +177,30 @@ pub(crate) fn resolve_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<Optio
     }
 }
 
-fn write_script(spec: &RunSpec) -> std::io::Result<()> {
+fn write_files(spec: &RunSpec) -> std::io::Result<()> {
     let directory = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(&directory, &spec.script_name, flags, Mode::from_raw_mode(0o444))?;
-    File::from(file).write_all(&spec.script)?;
+    for file in &spec.files {
+        let created = openat(&directory, &file.name, flags, Mode::from_raw_mode(0o444))?;
+        File::from(created).write_all(&file.contents)?;
+    }
     Ok(set_mount_flags(directory.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?)
+}
+
+/// Mounts files of the run over files of the workspace.
+fn replace_files(spec: &RunSpec) -> Result<(), Errno> {
+    let mut replacing = spec.files.iter().filter(|file| !file.over.as_os_str().is_empty()).peekable();
+    let Some(workspace) = spec.mounts.first().filter(|_| replacing.peek().is_some()) else { return Ok(()) };
+    let roots = open_roots(0, workspace)?;
+    for file in replacing {
+        for root in &roots {
+            let Some(target) = resolve_beneath(root.as_fd(), &file.over)? else { continue };
+            if FileType::from_raw_mode(fstat(&target)?.st_mode) == FileType::Directory {
+                return Err(Errno::ISDIR);
+            }
+            let mount = clone_mount(CWD, Path::new(SCRIPT_DIR).join(&file.name), MountFlagScope::Mount)?;
+            attach_over(&mount, target.as_fd())?;
+        }
+    }
+    Ok(())
 }

@@ -15,8 +15,9 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::job::JailScript;
+use crate::job::JailFile;
 use crate::limits::JailLimits;
+use crate::program::ProgramChanges;
 use crate::shell::{COMMAND_FILE, DirectoryEntry, Shell, StartDirectory};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -56,6 +57,16 @@ impl From<RunCodeMode> for FollowUpMode {
     fn from(mode: RunCodeMode) -> Self {
         match mode {
             RunCodeMode::Auto => Self::Policy,
+            RunCodeMode::Review => Self::Review,
+            RunCodeMode::Discard => Self::Discard,
+        }
+    }
+}
+
+impl From<RunCodeMode> for ProgramChanges {
+    fn from(mode: RunCodeMode) -> Self {
+        match mode {
+            RunCodeMode::Auto => Self::Keep,
             RunCodeMode::Review => Self::Review,
             RunCodeMode::Discard => Self::Discard,
         }
@@ -193,9 +204,9 @@ impl RunCodeProgram {
         words.into_iter().chain(self.args.iter().cloned()).map(OsString::from).collect()
     }
 
-    pub(crate) fn script(&self) -> JailScript {
+    pub(crate) fn script(&self) -> JailFile {
         let name = if self.command.is_some() { COMMAND_FILE } else { self.language.interpreter().1 };
-        JailScript { name, bytes: self.code.clone().into_bytes() }
+        JailFile::new(name, self.code.as_bytes())
     }
 
     /// The caller's, and what lets a program find the modules beside it.
@@ -288,7 +299,7 @@ fn wrap_hosts(hosts: &[String]) -> Vec<&[String]> {
     lines
 }
 
-fn jail_limits(limits: &CallLimits, wall: Duration) -> JailLimits {
+pub(crate) fn jail_limits(limits: &CallLimits, wall: Duration) -> JailLimits {
     JailLimits {
         wall,
         cpu: limits.run_cpu_time,

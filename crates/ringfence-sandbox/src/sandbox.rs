@@ -24,8 +24,8 @@ use crate::cgroup::CgroupManager;
 use crate::environment;
 use crate::isolation;
 use crate::isolation_status::IsolationStatus;
-use crate::job::{JailError, JailJob, OutputCapture, ProgramObserver, RunResult};
-use crate::protocol::{JailUser, MAX_RUN_SPEC_BYTES, RunMount, RunSpec};
+use crate::job::{JailError, JailFile, JailJob, OutputCapture, ProgramObserver, RunResult};
+use crate::protocol::{JailUser, MAX_RUN_SPEC_BYTES, RunFile, RunMount, RunSpec};
 use crate::run::ProgramRun;
 use crate::spawner_handle::{JailLease, JailPoolConfig, SpawnerHandle, owner};
 use crate::sys;
@@ -263,17 +263,22 @@ fn run_spec(
     memory_kept: bool,
 ) -> Result<RunSpec, JailError> {
     let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
-    if arguments + job.script.bytes.len() > MAX_RUN_SPEC_BYTES / 2 {
-        return Err(JailError::Io("pass a script and arguments of this size", Errno::TOOBIG.into()));
+    let files: usize = job.files.iter().map(|file| file.bytes.len()).sum();
+    if arguments + files > MAX_RUN_SPEC_BYTES / 2 {
+        return Err(JailError::Io("pass files and arguments of this size", Errno::TOOBIG.into()));
     }
     let views = std::iter::once(&job.view.workspace).chain(&job.view.read_only_mounts);
+    let mounts = views.zip(sources).map(|(shown, source)| run_mount(shown, source));
+    let mut mounts: Vec<RunMount> = mounts.collect::<Result<_, _>>()?;
+    if let Some(workspace) = mounts.first_mut() {
+        workspace.masked.extend(job.masked.iter().cloned());
+    }
     Ok(RunSpec {
         argv: job.argv.clone(),
         env: env.into_iter().map(|one| OsString::from_vec(one.into_bytes())).collect(),
-        script_name: job.script.name.into(),
-        script: job.script.bytes.clone(),
+        files: job.files.iter().map(run_file).collect(),
         limits: job.limits.clone(),
-        mounts: views.zip(sources).map(|(shown, source)| run_mount(shown, source)).collect::<Result<_, _>>()?,
+        mounts,
         memory_by_cgroup: memory_kept,
         has_stdin: job.stdin.is_some(),
         reports_directory: job.directory_report.is_some(),
@@ -297,6 +302,11 @@ impl MountSource<'_> {
             Self::HeldDir(directory) => directory.as_fd(),
         }
     }
+}
+
+fn run_file(file: &JailFile) -> RunFile {
+    let JailFile { name, bytes, over } = file;
+    RunFile { name: name.into(), contents: bytes.clone(), over: over.clone().unwrap_or_default() }
 }
 
 fn run_mount(shown: &ExposedDir, source: &MountSource<'_>) -> Result<RunMount, JailError> {

@@ -114,13 +114,16 @@ fn nix(home: &Path) -> Option<Toolchain> {
 fn opt_packages(root: &Path, home: &Path) -> impl Iterator<Item = Toolchain> {
     entries(root).into_iter().filter(|package| !home.starts_with(package)).filter_map(|package| {
         let path = directories(&package, &["bin"]);
+        if path.is_empty() {
+            return None;
+        }
         let name = package.file_name()?.to_str()?.to_owned();
         let mut shown = directories(&package, &PROGRAM_PARTS);
         // A Java runtime does not start without its settings. Other packages keep passwords in a directory of that name.
         let is_java = package.join("lib/modules").is_file() || package.join("lib/jrt-fs.jar").is_file();
         shown.extend(is_java.then(|| package.join("conf")));
         shown.extend(PROGRAM_FILES.map(|name| package.join(name)).into_iter().filter(|file| file.is_file()));
-        (!path.is_empty()).then_some(Toolchain { name, shown, path, env: Vec::new() })
+        Some(Toolchain { name, shown, path, env: Vec::new() })
     })
 }
 

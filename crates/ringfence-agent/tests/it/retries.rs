@@ -17,7 +17,7 @@ async fn transient_errors_are_retried() {
         let outcome = world.prompt("hello").await;
         assert!(is_answered(&outcome), "{error}: {outcome:?}");
         assert!(world.observer.has_event("again 1 after") && world.observer.has_event("again 2 after"), "{error}");
-        assert_eq!(outcome.steps, 1, "an answer that failed is no step");
+        assert_eq!(outcome.steps, 1, "an answer that failed is not a step");
         assert_eq!(world.history.messages().len(), 2, "and leaves no trace");
     }
 }

@@ -18,6 +18,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::egress::check_egress;
 use crate::escapes::{AttemptOutcome, HostFixture, try_all};
+use crate::files::check_replaced;
 use crate::fixture::{
     OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, chown_to_plain_user, program,
     skip_without_opt, without_namespaces,
@@ -125,6 +126,14 @@ fn secrets_are_covered_wherever_they_are_seen() {
              for f in .env d .ringfence linked-to; do rm -rf $f 2>/dev/null || echo held; done; cat open",
         );
         assert_eq!(found, ".ringfence:\n\nd:\n2\nheld\nheld\nheld\nheld\nsecret");
+    });
+}
+
+#[test]
+fn files_of_a_run_are_mounted_over_those_of_the_workspace() {
+    as_each_user("fallback::files_of_a_run_are_mounted_over_those_of_the_workspace", || {
+        let Some(world) = SandboxFixture::with_bwrap() else { return };
+        check_replaced(&world);
     });
 }
 

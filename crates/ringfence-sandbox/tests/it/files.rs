@@ -5,10 +5,11 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use ringfence_sandbox::JailFile;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::fixture::{SandboxFixture, as_each_user};
+use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, chown_to_plain_user};
 
 #[test]
 fn writes_land_in_the_layer_above_the_workspace() {
@@ -88,8 +89,33 @@ fn secrets_are_covered() {
         let layer = world.bash("true").upper.unwrap();
         let left: Vec<_> =
             rustix::fs::Dir::new(layer).unwrap().map(|entry| entry.unwrap().file_name().to_owned()).collect();
-        assert_eq!(left.len(), 2, "covers are no changes: {left:?}");
+        assert_eq!(left.len(), 2, "covers are not changes: {left:?}");
     });
+}
+
+#[test]
+fn files_of_a_run_are_mounted_over_those_of_the_workspace() {
+    as_each_user("files::files_of_a_run_are_mounted_over_those_of_the_workspace", || {
+        check_replaced(&SandboxFixture::new());
+    });
+}
+
+/// A run shows its own contents at a path of the workspace, and what it masks is empty.
+pub(crate) fn check_replaced(world: &SandboxFixture) {
+    for name in ["repo/config", "repo/hooks/planted", "open"] {
+        world.write(name, "planted");
+    }
+    chown_to_plain_user(world.path());
+    let script = "cat repo/config /run/ringfence/config; ls repo; ls -A repo/hooks; cat open; \
+                  (rm -f repo/config || echo x > repo/config || mv repo away) 2>/dev/null || echo held";
+    let view = world.view();
+    let over = |path: &str| JailFile { over: Some(path.into()), ..JailFile::new("config", "ours\n") };
+    let mut job = world.job(&view, &["bash", "/run/ringfence/main"], script);
+    job.files.extend([over("repo/config"), JailFile { name: "absent".to_owned(), ..over("repo/absent") }]);
+    job.masked = vec!["repo/hooks".into(), "repo/nowhere".into()];
+    let ended = world.sandbox.run(&job, &OutputObserver::default()).unwrap();
+    let expected = "ours\nours\nconfig\nhooks\nplantedheld\n";
+    assert_eq!((ended.stdout.text().as_str(), ended.stderr.text().as_str()), (expected, ""));
 }
 
 #[test]
@@ -217,7 +243,8 @@ fn check_moved(world: &SandboxFixture, view: &ringfence_kernel::WorkspaceView, p
     fs::write(place.join("wrong"), "").unwrap();
     let job = ringfence_sandbox::JailJob {
         argv: vec!["ls".into()],
-        script: ringfence_sandbox::JailScript { name: "main", bytes: Vec::new() },
+        files: Vec::new(),
+        masked: Vec::new(),
         env: Default::default(),
         limits: Default::default(),
         view,
@@ -228,7 +255,7 @@ fn check_moved(world: &SandboxFixture, view: &ringfence_kernel::WorkspaceView, p
         directory_report: None,
         network: None,
     };
-    match world.sandbox.run(&job, &crate::fixture::OutputObserver::default()) {
+    match world.sandbox.run(&job, &OutputObserver::default()) {
         Ok(ended) => assert_eq!(ended.stdout.text(), ""),
         Err(failure) => assert!(failure.to_string().contains("moved or replaced"), "{failure}"),
     }

@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use ringfence_kernel::{ExposedDir, WorkspaceView};
 use ringfence_sandbox::{
-    Isolation, JailError, JailFallback, JailJob, JailLimits, JailScript, OutputCapture, OutputStream, ProgramObserver,
+    Isolation, JailError, JailFallback, JailFile, JailJob, JailLimits, OutputCapture, OutputStream, ProgramObserver,
     RunResult, Sandbox, SandboxSettings, Toolchain,
 };
 use ringfence_testkit::executable::copy_executable;
@@ -254,7 +254,8 @@ impl SandboxFixture {
     pub(crate) fn job<'a>(&'a self, view: &'a WorkspaceView, argv: &[&str], script: &str) -> JailJob<'a> {
         JailJob {
             argv: argv.iter().map(Into::into).collect(),
-            script: JailScript { name: "main", bytes: script.into() },
+            files: vec![JailFile::new("main", script)],
+            masked: Vec::new(),
             env: self.env.clone(),
             limits: self.limits.clone(),
             view,

@@ -132,7 +132,7 @@ fn an_engine_that_refuses_says_what_to_do() {
 fn without_an_engine_the_tool_is_listed_and_says_what_to_set() {
     let world = WebTestSetup::default().build();
     let listed = world.session.catalog.get("web_search").unwrap();
-    assert!(listed.description.contains("Unavailable: no search engine"), "{}", listed.description);
+    assert!(listed.description().contains("Unavailable: no search engine"), "{}", listed.description());
     let reply = search(&world);
     assert_eq!(reply["error"]["code"], "UNAVAILABLE");
     assert!(reply["error"]["message"].as_str().unwrap().contains("[web.search]"), "{reply}");
