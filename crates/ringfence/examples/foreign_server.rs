@@ -15,7 +15,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mode = arguments.first().map(String::as_str).unwrap_or("plain");
     let file = arguments.get(1).map(String::as_str);
-    println!("a banner that is no message");
+    println!("a banner that is not a message");
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let Ok(asked) = serde_json::from_str::<Value>(&line) else { continue };
         let Some(id) = asked.get("id") else { continue };

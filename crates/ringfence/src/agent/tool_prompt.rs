@@ -17,7 +17,7 @@ pub fn tool_prompt(session: &Session, settings: &AppSettings, loading: ToolLoadi
         return "You have no tools for files.".to_owned();
     }
     let mut lines = vec!["You have these tools for files:".to_owned()];
-    lines.extend(tools.iter().map(|tool| format!("- {}: {}", tool.name, first_sentence(&tool.description))));
+    lines.extend(tools.iter().map(|tool| format!("- {}: {}", tool.name, first_sentence(tool.description()))));
     if !deferred.is_empty() {
         lines.push(format!("- {LOAD_TOOLS}: List and load {} further tools.", deferred.len()));
     }
@@ -52,7 +52,7 @@ fn run_time_note(session: &Session) -> String {
 
 /// Advice for files that are larger than one read, by the offered tools.
 fn large_file_hint(tools: &[&ToolDefinition]) -> &'static str {
-    let has = |tool: &ToolDefinition, argument: &str| tool.parameters["properties"].get(argument).is_some();
+    let has = |tool: &ToolDefinition, argument: &str| tool.parameters()["properties"].get(argument).is_some();
     let searches = |tool: &&ToolDefinition| tool.capabilities.is_read_only() && has(tool, "pattern");
     let reads_lines = |tool: &&ToolDefinition| {
         tool.capabilities.is_read_only()

@@ -2,6 +2,7 @@
 
 pub mod audit_sinks;
 pub(crate) mod isolation_report;
+mod patch_command;
 pub(crate) mod policy_text;
 pub mod roots;
 pub(crate) mod session;
@@ -26,14 +27,16 @@ use ringfence_fs::{
     Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
     StagingMode, WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
 };
+use ringfence_git::GitSetup;
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
     Assurance, AuditSink, Dialect, DuplicateToolError, Egress, Grant, GrantedRules, Host, HostConfig, Policy as _,
     PolicyRule, Principal, ReplyForm, Session, SessionMemory, SessionTaint, StoreError, TaintSet, ToolError,
-    ToolFilter, ToolRegistry, UnknownToolError, WORKSPACE_MOUNTS,
+    ToolFilter, ToolRegistry, UnknownToolError, UnknownToolsetError, WORKSPACE_MOUNTS,
 };
 
-use ringfence_sandbox::{CommandSessions, RunCodeSetup};
+use ringfence_project::ProjectSetup;
+use ringfence_sandbox::{CommandSessions, ProgramRunner, RunCodeSetup};
 use ringfence_sys::commit_log::CommitLog;
 use ringfence_web::{EgressProxy, WebConnector};
 
@@ -42,11 +45,14 @@ use crate::app::roots::{McpRootsPolicy, McpSessionRoots};
 use crate::app::session_mode::{ModePolicy, SharedSessionMode};
 use crate::app::trust::WorkspaceRules;
 use crate::codec::io_text::IoText;
-use crate::config::host::{jail_settings, reserved_paths};
+use crate::config::host::{git_identity, jail_settings, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpServerGrants, McpStartup, register_tools};
 use crate::process::messages::print_error;
 use crate::store::{SqliteStore, refuse_earlier_versions, refuse_newer_store};
+
+/// Below the state directory: what git sees as its workspace when it fetches and pushes. It stays empty.
+const GIT_COURIER_DIR: &str = "git-courier";
 
 /// Most calls that run concurrently.
 const WORKERS: usize = 16;
@@ -105,6 +111,8 @@ pub enum AppError {
     WorkspaceTools(UnknownToolError),
     #[error(transparent)]
     Tools(#[from] UnknownToolError),
+    #[error(transparent)]
+    Toolsets(#[from] UnknownToolsetError),
     #[error("{rule}: {error}")]
     RuleTool { rule: String, error: UnknownToolError },
     #[error(transparent)]
@@ -313,7 +321,16 @@ fn build_app_for(
     let net = Arc::new(WebConnector::with_system_defaults(settings.web.private.clone()));
     let commands = Arc::new(CommandSessions::default());
     if let Some(jail) = jail(&fence, &settings, environment, &net, &commands) {
-        ringfence_sandbox::register(&mut registry, jail)?;
+        let workspace = Arc::clone(&jail.workspace);
+        let runner = Arc::new(ProgramRunner::new(jail));
+        ringfence_sandbox::register(&mut registry, Arc::clone(&runner))?;
+        let identity = git_identity(&settings, environment);
+        let (credentials, scratch) = (settings.git_credentials.clone(), settings.state.join(GIT_COURIER_DIR));
+        let setup = GitSetup { fence: fence.clone(), runner: Arc::clone(&runner), identity, credentials, scratch };
+        ringfence_git::register(&mut registry, setup)?;
+        let settings = settings.project.clone();
+        ringfence_project::register(&mut registry, ProjectSetup { runner, workspace, settings })?;
+        registry.forward(patch_command::FORWARD);
     }
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     let joined = match who {
@@ -326,6 +343,7 @@ fn build_app_for(
         }
     };
     registry.require(settings.dialect, &settings.named_tools)?;
+    registry.require_toolsets(&settings.tools.toolsets)?;
     let mut catalog = registry.catalog(settings.dialect, &settings.tools)?;
     let store = SqliteStore::new(&settings.state);
     let mut offered = None;
@@ -365,6 +383,7 @@ fn build_app_for(
         memory: SessionMemory::default(),
         replies: ReplyForm::default(),
     };
+    let session = if matches!(who, SessionKind::OwnAgent(_)) { session.for_model() } else { session };
     directories.extend(joined.definitions);
     let policy = GrantedRules::new(rules);
     let mut grants = store.grants(SystemTime::now())?;

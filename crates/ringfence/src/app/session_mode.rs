@@ -74,7 +74,9 @@ pub struct ModePolicy<P> {
 impl<P: Policy> ModePolicy<P> {
     fn apply_mode(&self, verdict: Verdict, accesses: &[ResourceAccess]) -> Verdict {
         let mode = self.mode.get();
-        let acts = |action: PolicyAction| action.changes_files() || action == PolicyAction::External;
+        let acts = |action: PolicyAction| {
+            action.changes_files() || matches!(action, PolicyAction::External | PolicyAction::Send)
+        };
         if !accesses.iter().any(|access| acts(access.action)) {
             return verdict;
         }
@@ -167,7 +169,7 @@ mod tests {
                 let (before, after) = (preset.decide(&question), tightened.decide(&question));
                 assert!(after.strictness() >= before.strictness(), "{preset:?} {mode:?} {action:?} {path}");
                 assert_eq!(after.decision, tightened.evaluate(&accesses[1], &question).decision);
-                let acts = action.changes_files() || action == PolicyAction::External;
+                let acts = action.changes_files() || matches!(action, PolicyAction::External | PolicyAction::Send);
                 match mode {
                     SessionMode::Configured => assert_eq!(after, before),
                     SessionMode::Ask if acts => assert!(after.decision > Decision::Allow),

@@ -23,9 +23,9 @@ pub(crate) fn full_listing(app: &App) -> Vec<Value> {
     let tool = |tool: &ToolDefinition| {
         with_old_keys(json!({
             "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters,
-            "output": tool.output,
+            "description": tool.description(),
+            "parameters": tool.parameters(),
+            "output": tool.output(),
             "effect": with_old_keys(json!({
                 "readOnly": tool.capabilities.is_read_only(),
                 "destructive": tool.capabilities.is_destructive(),
@@ -69,7 +69,7 @@ fn samples(action: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
     };
     match action {
         PolicyAction::Fetch if tool.name == "web_search" => vec![access(SEARCH_MOUNT, SAMPLE_URL)],
-        PolicyAction::Fetch => vec![access(NET_MOUNT, SAMPLE_URL)],
+        PolicyAction::Fetch | PolicyAction::Send => vec![access(NET_MOUNT, SAMPLE_URL)],
         PolicyAction::Run => vec![access(CODE_MOUNT, "")],
         PolicyAction::External => vec![access(MCP_MOUNT, &tool.name)],
         _ => SAMPLE_PATHS.map(|file| access("workspace", file)).to_vec(),

@@ -72,6 +72,7 @@ const OFFER_FLAGS: &[&str] = &[
     "read_only",
     "allow_tool",
     "deny_tool",
+    "toolset",
 ];
 
 /// A person views and reverts changes with every tool, whatever agents have.
@@ -531,6 +532,9 @@ pub(crate) struct CommonOptions {
     /// Do not offer this tool (repeatable).
     #[arg(long, global = true, value_name = "TOOL")]
     deny_tool: Vec<String>,
+    /// Offer the tools of this toolset too: git or project (repeatable).
+    #[arg(long, global = true, value_name = "TOOLSET")]
+    toolset: Vec<String>,
 }
 
 // The help of `tools` describes them: a description of a value switches the whole help to a longer layout.
@@ -559,6 +563,7 @@ impl CommonOptions {
             preset: if self.read_only { Some(Preset::ReadOnly) } else { self.preset },
             allow: self.allow_tool.clone(),
             deny: self.deny_tool.clone(),
+            toolsets: self.toolset.clone(),
             mounts: self.mount.clone(),
             agent: self.agent.clone(),
             run: self.run.clone(),

@@ -245,7 +245,7 @@ async fn run_prompt(chat: &mut ChatSession, prompt: &str, signals: &mut Shutdown
 
 fn tool_list(agent: &Agent) -> String {
     let line = |name: &str, text: &str| format!("{name}  {}\n", first_sentence(text));
-    agent.session.catalog.list().map(|tool| line(&tool.name, &tool.description)).collect()
+    agent.session.catalog.list().map(|tool| line(&tool.name, tool.description())).collect()
 }
 
 /// Prints the events of a run for a person.

@@ -505,7 +505,7 @@ fn tool_list(app: &App, format: ToolListFormat) -> String {
         ToolListFormat::List => {
             let width = catalog.list().map(|tool| tool.name.len()).max().unwrap_or(0);
             let line = |name: &str, text: &str| format!("{name:width$}  {}", first_sentence(text));
-            catalog.list().map(|tool| line(&tool.name, &tool.description)).collect::<Vec<_>>().join("\n")
+            catalog.list().map(|tool| line(&tool.name, tool.description())).collect::<Vec<_>>().join("\n")
         }
     }
 }

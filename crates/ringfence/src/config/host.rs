@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use ringfence_fs::{HostPaths, resolve_mount, workspace_path};
+use ringfence_git::{GIT_TOOLSET, GitIdentity};
 use ringfence_sandbox::Toolchain;
 
-use crate::config::{AppSettings, Environment, LogTarget, RunCodeSettings};
+use crate::config::{AppSettings, Environment, LogTarget, MAX_FILE_BYTES, RunCodeSettings};
 
 pub(crate) fn reserved_paths(settings: &AppSettings, environment: &Environment) -> HostPaths {
     // A policy that an agent could rewrite would not bind it, and neither would such a log be evidence.
@@ -89,4 +90,20 @@ pub(crate) fn jail_settings(settings: &AppSettings, environment: &Environment) -
     toolchains.extend(declared.iter().map(|directory| Toolchain::declared(directory)));
     let (program, pool) = (environment.program.clone(), *waiting_jails);
     ringfence_sandbox::SandboxSettings { program, pool, toolchains, fallback: *fallback }
+}
+
+/// Name and mail address of this user for commits, from the files that git has for them. They are read only for sessions
+/// that may commit.
+pub(crate) fn git_identity(settings: &AppSettings, environment: &Environment) -> GitIdentity {
+    if !settings.tools.toolsets.contains(GIT_TOOLSET) {
+        return GitIdentity::default();
+    }
+    let own = environment.home.as_ref().map(|home| home.join(".gitconfig"));
+    let in_config = environment.config.as_deref().and_then(Path::parent).map(|config| config.join("git/config"));
+    let read = |path: PathBuf| {
+        let is_small = std::fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= MAX_FILE_BYTES);
+        is_small.then(|| std::fs::read_to_string(path).ok()).flatten().unwrap_or_default()
+    };
+    let identities = [own, in_config].into_iter().flatten().map(|path| GitIdentity::from_config(&read(path)));
+    identities.fold(GitIdentity::default(), GitIdentity::or)
 }

@@ -10,11 +10,15 @@ pub mod agents;
 mod approval_mode;
 pub(crate) mod dialect;
 mod environment;
+mod git;
 pub(crate) mod host;
 pub(crate) mod limits;
 pub mod mcp_servers;
+mod project;
 pub(crate) mod rules;
+mod run_code;
 pub(crate) mod strict_modes;
+mod tools;
 pub mod web;
 pub mod workspace;
 
@@ -24,10 +28,12 @@ use std::path::{Path, PathBuf};
 
 use ringfence_crewagent::STATE_ALIAS;
 use ringfence_fs::{Durability, MountAccess, NameRule};
+use ringfence_git::GitCredentials;
 use ringfence_kernel::{
     CallLimits, Decision, Dialect, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset, RuleText,
     SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name, sanitize_line,
 };
+use ringfence_project::ProjectSettings;
 use ringfence_sandbox::JailFallback;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -37,18 +43,19 @@ use crate::config::agents::{AgentConfigSection, FsConfigSection, ModelSettings};
 pub use crate::config::approval_mode::ApprovalMode;
 use crate::config::dialect::{DialectSetting, DialectSource};
 pub use crate::config::environment::{Environment, EnvironmentVariables};
+use crate::config::git::{GitConfigSection, merge_git};
 use crate::config::limits::LimitsConfigSection;
 use crate::config::mcp_servers::{McpServerConfig, McpServerConfigSection, merge_servers};
+use crate::config::project::{ProjectConfigSection, merge_project};
 use crate::config::rules::{RuleFile, RuleFileFormat};
+use crate::config::run_code::{RunCodeConfigSection, merge_run_code};
 use crate::config::strict_modes::{UnsafePermissionsError, check_config, check_state};
+use crate::config::tools::{ToolsConfigSection, narrow_tools, tool_filter};
 use crate::config::web::{WebConfigSection, WebSettings, merge_web};
 use crate::config::workspace::{WorkspaceSource, choose_workspace};
 
 /// The file in a workspace that can tighten what its user allows.
 pub const WORKSPACE_FILE: &str = "ringfence.toml";
-
-/// More jails than this need not wait.
-const MAX_WAITING_JAILS: u32 = 64;
 
 /// No workspace's settings are longer than this.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -62,6 +69,7 @@ pub struct CliFlags {
     pub preset: Option<Preset>,
     pub allow: Vec<String>,
     pub deny: Vec<String>,
+    pub toolsets: Vec<String>,
     pub mounts: Vec<MountSetting>,
     pub agent: Option<String>,
     pub run: Option<String>,
@@ -104,6 +112,8 @@ pub struct AppSettings {
     pub config_file: Option<PathBuf>,
     pub dialect: Dialect,
     pub(crate) dialect_source: DialectSource,
+    /// Tokens for fetch and push.
+    pub git_credentials: GitCredentials,
     /// The preset of the command line or the user's file, or the managed one where that is stricter.
     pub preset: Preset,
     /// The managed preset, which overrides the user's rules.
@@ -144,6 +154,8 @@ pub struct AppSettings {
     /// The model that the agent is driven by.
     pub model: ModelSettings,
     pub run_code: RunCodeSettings,
+    /// Test runner and formatter of projects.
+    pub project: ProjectSettings,
     /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
     pub web: WebSettings,
@@ -213,9 +225,12 @@ struct ConfigFile {
     audit_heads: Option<String>,
     limits: LimitsConfigSection,
     tools: ToolsConfigSection,
+    toolsets: Option<BTreeSet<String>>,
     approval: ApprovalConfigSection,
     run_code: RunCodeConfigSection,
+    project: ProjectConfigSection,
     web: WebConfigSection,
+    git: GitConfigSection,
     mcp_servers: BTreeMap<String, McpServerConfigSection>,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
@@ -228,15 +243,6 @@ struct ConfigFile {
 struct ApprovalConfigSection {
     unattended: Option<bool>,
     pause_after_denials: Option<NonZeroU64>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RunCodeConfigSection {
-    waiting_jails: Option<u32>,
-    detect_toolchains: Option<bool>,
-    toolchains: Option<Vec<PathBuf>>,
-    fallback: Option<NamedSetting<JailFallback>>,
 }
 
 /// File permissions of agents in the crewagent dialect.
@@ -271,13 +277,6 @@ struct WorkspaceFile {
     limits: LimitsConfigSection,
     tools: ToolsConfigSection,
     rules: Vec<RuleText>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ToolsConfigSection {
-    allow: Option<BTreeSet<String>>,
-    deny: BTreeSet<String>,
 }
 
 /// Loads the layers above the workspace.
@@ -327,16 +326,8 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         let kind = sanitize_line(kind);
         warnings.push(format!("`agents.defaults.type` is `{kind}` and has no effect: there is only one agent type"));
     }
-    let mut tools = ToolFilter { allow: None, deny: flags.deny.iter().cloned().collect() };
-    for layer in [&managed.tools, &user.tools] {
-        narrow_tools(&mut tools, layer);
-    }
-    if !flags.allow.is_empty() {
-        narrow_tools(
-            &mut tools,
-            &ToolsConfigSection { allow: Some(flags.allow.iter().cloned().collect()), deny: BTreeSet::new() },
-        );
-    }
+    let toolsets = managed.toolsets.clone().or(user.toolsets.clone()).unwrap_or_default();
+    let mut tools = tool_filter([&managed.tools, &user.tools], toolsets, flags);
     let rules = FsConfigLayers { files: [&managed, &user], agent: flags.agent.as_deref(), dialect };
     let mut limits = managed.limits.apply_to(&user.limits.apply_to(&rules.base_limits()));
     rules.apply(&mut limits, &mut tools)?;
@@ -348,9 +339,13 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
     if approve == ApprovalMode::Always && !unattended {
         return Err(ConfigError::NotUnattended);
     }
-    let run_code = run_code(&managed.run_code, &user.run_code);
+    let run_code = merge_run_code(&managed.run_code, &user.run_code);
     let (web, without) = merge_web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned())
         .map_err(ConfigError::Table)?;
+    warnings.extend(without);
+    let (git_credentials, without) =
+        merge_git(&managed.git, &user.git, |name| environment.variables.0.get(name).cloned())
+            .map_err(ConfigError::Table)?;
     warnings.extend(without);
     let (mcp_servers, without) =
         merge_servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
@@ -372,6 +367,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         config_file: named,
         dialect,
         dialect_source,
+        git_credentials,
         preset,
         managed_preset: named_value(managed.preset),
         workspace_preset: None,
@@ -397,21 +393,13 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         max_tool_iterations: agent.max_steps(),
         model: agent.model(),
         run_code,
+        project: merge_project(managed.project, user.project),
         // A name of the machine's owner holds for every user.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         web,
         mcp_servers,
         warnings,
     })
-}
-
-fn run_code(managed: &RunCodeConfigSection, user: &RunCodeConfigSection) -> RunCodeSettings {
-    RunCodeSettings {
-        waiting_jails: managed.waiting_jails.or(user.waiting_jails).unwrap_or(2).min(MAX_WAITING_JAILS),
-        detect_toolchains: managed.detect_toolchains.or(user.detect_toolchains).unwrap_or(true),
-        toolchains: managed.toolchains.clone().or(user.toolchains.clone()).unwrap_or_default(),
-        fallback: named_value(managed.fallback).or(named_value(user.fallback)).unwrap_or_default(),
-    }
 }
 
 fn agent_keys(file: &ConfigFile, id: &str) -> AgentConfigSection {
@@ -586,17 +574,6 @@ impl AppSettings {
         self.limits = self.limits.tightened(&file.limits.apply_to(&self.limits));
         narrow_tools(&mut self.tools, &file.tools);
         Ok(allowing)
-    }
-}
-
-/// Fewer tools: denied by anyone is denied, allowed is what all allow.
-fn narrow_tools(tools: &mut ToolFilter, by: &ToolsConfigSection) {
-    tools.deny.extend(by.deny.iter().cloned());
-    if let Some(allow) = &by.allow {
-        tools.allow = Some(match &tools.allow {
-            Some(already) => already.intersection(allow).cloned().collect(),
-            None => allow.clone(),
-        });
     }
 }
 

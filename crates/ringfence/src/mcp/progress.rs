@@ -88,7 +88,8 @@ impl ProgressNotifier {
                 biased;
                 done = &mut work => return done,
                 Some(piece) = self.items.recv() => piece,
-                _ = beat.tick() => ProgressItem::Output(format!("running for {} s", started.elapsed().as_secs())),
+                // A new timer wakes the runtime, so it is set only for a client that gets progress.
+                _ = beat.tick(), if self.token.is_some() => ProgressItem::Output(format!("running for {} s", started.elapsed().as_secs())),
             };
             beat.reset();
             let sending = self.send_item(piece);

@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ringfence_kernel::{
-    Dialect, MCP_TOOL_PREFIX, MODEL_LIST_STATS, OutputStore, ReplyForm, ReplyValue, Session, ToolDefinition, ToolReply,
-};
+use ringfence_kernel::{Dialect, MCP_TOOL_PREFIX, OutputStore, ReplyValue, Session, ToolDefinition, ToolReply};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
@@ -33,12 +31,8 @@ pub(crate) enum ToolResultFormat {
 
 impl ToolResultFormat {
     /// A session whose replies have this form.
-    pub(super) fn apply_to(self, mut session: Session) -> Session {
-        if self == Self::Plain && session.dialect == Dialect::Standard {
-            session.replies = ReplyForm::ModelText;
-            session.limits.list_stats = session.limits.list_stats.min(MODEL_LIST_STATS);
-        }
-        session
+    pub(super) fn apply_to(self, session: Session) -> Session {
+        if self == Self::Plain { session.for_model() } else { session }
     }
 }
 
@@ -50,9 +44,9 @@ pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool 
         // Schemas of other servers, and of the systems that the other dialects come from, are theirs.
         Dialect::Standard | Dialect::Miniclaw | Dialect::Crewagent => drop_widths,
     };
-    let parameters = schema_object(&definition.parameters, prepare);
-    let mut tool = Tool::new(tool_name(definition), definition.description.clone(), parameters);
-    if let Some(output) = definition.output.as_ref().filter(|_| form == ToolResultFormat::Structured) {
+    let parameters = schema_object(definition.parameters(), prepare);
+    let mut tool = Tool::new(tool_name(definition), definition.description().to_owned(), parameters);
+    if let Some(output) = definition.output().filter(|_| form == ToolResultFormat::Structured) {
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
     tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));
@@ -93,7 +87,10 @@ fn annotations(definition: &ToolDefinition) -> ToolAnnotations {
 fn schema_object(schema: &Value, prepare: fn(&mut Value)) -> Arc<JsonObject> {
     let mut schema = schema.clone();
     prepare(&mut schema);
-    Arc::new(schema.as_object().cloned().unwrap_or_default())
+    match schema {
+        Value::Object(fields) => Arc::new(fields),
+        _ => Arc::default(),
+    }
 }
 
 /// Leaves out what tells a model nothing: `null` beside the type of a field that can be left out, defaults that are false,

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, Egress, ErrorKind, ExposedDir, ToolError, Workspace, WorkspaceView};
 use ringfence_sandbox::{
-    JailError, JailJob, JailLimits, JailScript, OutputCapture, OutputStream, ProgramObserver, RunResult, Sandbox,
+    JailError, JailJob, JailLimits, OutputCapture, OutputStream, ProgramObserver, RunResult, Sandbox,
 };
 use ringfence_web::{HttpEndpoint, WebConnector};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -266,7 +266,8 @@ impl JailedServerRun {
         let words = std::iter::once(command).chain(args).map(String::as_str);
         let job = JailJob {
             argv: IN_EMPTY_DIRECTORY.into_iter().chain(words).map(Into::into).collect(),
-            script: JailScript { name: "none", bytes: Vec::new() },
+            files: Vec::new(),
+            masked: Vec::new(),
             env: env.0.clone(),
             limits: self.limits.clone(),
             view: &self.view,

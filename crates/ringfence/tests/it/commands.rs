@@ -196,6 +196,34 @@ fn what_was_not_kept_is_the_first_line_of_an_error() {
 }
 
 #[test]
+fn a_command_that_only_applies_a_patch_is_a_call_of_apply_patch() {
+    let patch = "apply_patch <<'PATCH'\n*** Begin Patch\n*** Update File: a\n@@\n-one\n+1\n*** End Patch\nPATCH";
+    let site = CommandSite::new(Dialect::Codex);
+    site.site.write("src/a", "one\n");
+    for command in [json!({"cmd": patch, "workdir": "src"}), json!({"cmd": format!("cd src && {patch}")})] {
+        site.site.write("src/a", "one\n");
+        let said = site.text("exec_command", &command);
+        assert!(said.starts_with("M src/a (c-"), "{said}");
+        assert_eq!(site.site.read("src/a"), "1\n");
+    }
+    let (outside, is_ok) = site.call("exec_command", &json!({"cmd": patch, "workdir": "../.."}));
+    assert_eq!((outside.as_str(), is_ok), ("`../../a` leads outside the workspace", false));
+    // Another program in the same command: the shell knows no such program.
+    let both = site.text("exec_command", &json!({"cmd": format!("{patch}\necho done")}));
+    assert!(both.ends_with("done\n[exit 0]") && both.contains("apply_patch"), "{both}");
+    // The rules are those of the tool that changes files.
+    let rule = "[[rules]]\ndecision = \"deny\"\ntool = \"apply_patch\"\neffect = \"overwrite\"\n";
+    let site = CommandSite::with_config(Dialect::Codex, rule);
+    site.site.write("a", "one\n");
+    let (said, is_ok) = site.call("exec_command", &json!({"cmd": patch}));
+    assert!(!is_ok && site.site.read("a") == "one\n", "{said}");
+    // Without that tool it is a command.
+    let site = CommandSite::with_config(Dialect::Codex, "[tools]\ndeny = [\"apply_patch\"]\n");
+    let (said, _) = site.call("exec_command", &json!({"cmd": patch}));
+    assert!(said.ends_with("[exit 127]"), "{said}");
+}
+
+#[test]
 fn each_family_has_its_own_names_and_arguments() {
     let site = CommandSite::new(Dialect::Codex);
     site.site.write("src/a", "");

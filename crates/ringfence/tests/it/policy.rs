@@ -293,7 +293,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `overwrite`?
+            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
@@ -347,7 +347,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
         expect![[r#"
-            invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `host` applies only to the effect `fetch`, which this rule does not include
+            invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `host` applies only to the effects `fetch` and `send`, which this rule does not include
             3 | host = "docs.rs""#]],
     );
     told(
@@ -405,7 +405,7 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         "{\"rules\": [\n  {\"decision\": \"allow\"},\n  {\n    \"decision\": \"deny\",\n    \"effect\": \"raed\"\n  }\n]}",
         expect![[r#"
-            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: unknown value `raed`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, look, change; did you mean `read`?
+            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: unknown value `raed`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `read`?
             5 |     "effect": "raed""#]],
     );
     told(
@@ -678,13 +678,13 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     expect![[r#"
         workspace: can only tighten the other layers
-          { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external"], because = "and the preset `read-only` allows no changes, only listing and reading" }
+          { name = "preset read-only", decision = "deny", effect = ["change", "lose", "external", "send"], because = "and the preset `read-only` allows no changes, only listing and reading" }
           { name = "rule 1", decision = "ask", effect = "look" }  # ringfence.toml line 2
         user: your config
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
         preset: default when no other rule matches
-          { name = "taint combination", decision = "ask", effect = ["fetch", "external"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
+          { name = "taint combination", decision = "ask", effect = ["fetch", "external", "send"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
           { name = "taint combination", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
@@ -693,6 +693,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "search", decision = "allow", effect = "fetch", mount = "search" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and the current contents are not kept" }
           { name = "external", decision = "ask", effect = "external", because = "which cannot be undone" }
+          { name = "sent contents", decision = "ask", effect = "send", because = "and what is sent cannot be recalled" }
           { name = "preset", decision = "allow", effect = ["look", "change", "run"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));
 }

@@ -9,7 +9,7 @@ use crate::site::TestSite;
 
 /// Runs git on the host, as the person would.
 #[track_caller]
-fn git(site: &TestSite, arguments: &[&str]) -> String {
+pub(crate) fn git(site: &TestSite, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command.current_dir(&site.workspace).args(arguments).env_clear().env("PATH", std::env::var("PATH").unwrap());
     command.env("HOME", &site.home).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_OPTIONAL_LOCKS", "0");
@@ -22,7 +22,7 @@ fn git(site: &TestSite, arguments: &[&str]) -> String {
 }
 
 /// A repository with a branch `other` that differs from `main` in ordinary files, and one `risky` that has another workflow.
-fn repository() -> TestSite {
+pub(crate) fn repository() -> TestSite {
     let site = TestSite::in_memory();
     site.write("README.md", "one\ntwo\nthree\n");
     site.write("src/lib.rs", "pub fn one() {}\n");
@@ -47,7 +47,7 @@ fn repository() -> TestSite {
 }
 
 /// A person's view of a repository.
-fn seen(site: &TestSite) -> (String, String, String) {
+pub(crate) fn seen(site: &TestSite) -> (String, String, String) {
     git(site, &["fsck", "--strict"]);
     (
         git(site, &["status", "--porcelain", "-b"]),

@@ -16,6 +16,7 @@ use super::ConfigLayers;
 const EVERY_KEY: &str = r#"
 dialect = "miniclaw"
 preset = "read-only"
+toolsets = ["git"]
 durability = "ordered"
 names = "portable"
 log = "none"
@@ -90,12 +91,20 @@ detect_toolchains = false
 toolchains = ["/opt/go"]
 fallback = "none"
 
+[project]
+test = "cargo-nextest"
+format = "black"
+
 [web]
 allow_private = ["wiki.internal:443"]
 [web.search]
 engine = "searxng"
 url = "http://127.0.0.1:8888/"
 key_env = "SEARCH_KEY"
+
+[git.hosts."git.example"]
+token_env = "SEARCH_KEY"
+user = "me"
 
 [mcp_servers.far]
 command = "far"
@@ -130,7 +139,7 @@ mode = "rw"
 
 fn every_key_as_json() -> String {
     r#"{
-        "dialect": "miniclaw", "preset": "read-only", "durability": "ordered", "names": "portable", "log": "none",
+        "dialect": "miniclaw", "preset": "read-only", "durability": "ordered", "names": "portable", "log": "none", "toolsets": ["git"],
         "agents": {"defaults": {
             "workspace": "~/work", "restrict_to_workspace": true, "max_tool_iterations": 7, "provider": "openai",
             "base_url": "http://127.0.0.1:8080/v1", "api_key_env": "MY_KEY", "model": "small", "script": "answers.jsonl",
@@ -152,7 +161,9 @@ fn every_key_as_json() -> String {
             "max_tool_operation_duration": "13s", "max_approval_duration": 14
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
+        "project": {"test": "cargo-nextest", "format": "black"},
         "web": {"allow_private": ["wiki.internal:443"], "search": {"engine": "searxng", "url": "http://127.0.0.1:8888/", "key_env": "SEARCH_KEY"}},
+        "git": {"hosts": {"git.example": {"token_env": "SEARCH_KEY", "user": "me"}}},
         "mcp_servers": {
             "far": {"command": "far", "args": ["-x"], "env": ["SEARCH_KEY"], "jail": false, "timeout": "40s"},
             "near": {"command": "near", "workspace": "read", "network": ["a.example", "b.example:80"]},
@@ -205,6 +216,8 @@ fn check_every_key(settings: &AppSettings) {
         fallback: JailFallback::None,
     };
     assert_eq!(settings.run_code, run_code);
+    assert_eq!(settings.project.test.as_deref(), Some("cargo-nextest"));
+    assert_eq!(settings.project.format.as_deref(), Some("black"));
     assert_eq!(settings.warnings, [] as [&str; 0]);
     let limits = CallLimits {
         argument_bytes: 1,
@@ -264,6 +277,9 @@ fn check_every_key(settings: &AppSettings) {
     let mounts = ["data=/data:rw", "pkg=~/pkg:ro"].map(|text| MountSetting::parse(text).unwrap());
     assert_eq!(settings.mounts, mounts);
     assert_eq!(settings.tools.allow, Some(["read_file", "list_dir"].map(str::to_owned).into()));
+    let credential = &settings.git_credentials.0["git.example"];
+    assert_eq!((credential.user.as_str(), credential.token.is_empty()), ("me", false));
+    assert_eq!(settings.tools.toolsets, ["git".to_owned()].into());
     assert_eq!(settings.tools.deny, ["write_file".to_owned()].into());
 }
 

@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ReferencePages, check, directory, head, opening, row};
 use crate::commands::without_times;
+use crate::project_tools::{rust_toolchain, write_package};
+use crate::run_code_git::git;
 use crate::site::TestSite;
 use crate::web::{page as web_page, serve};
 
@@ -47,7 +49,7 @@ const OTHER_NAMES: [(&str, &str); 27] = [
 ];
 
 /// Fields of a reply that differ from time to time and from machine to machine.
-const VARYING: [&str; 12] = [
+const VARYING: [&str; 14] = [
     "mode",
     "change",
     "modified",
@@ -60,6 +62,8 @@ const VARYING: [&str; 12] = [
     "sha256Before",
     "sha256After",
     "headers",
+    "commit",
+    "output",
 ];
 
 /// A call, and the calls of the same session before it.
@@ -230,6 +234,44 @@ const CALLS: &[ReferenceCall] = &[
         before: &[("run_shell_command", r#"{"command":"sleep 60","is_background":true}"#)],
         ..gemini("stop_background_command", r#"{"pid":1}"#)
     },
+    standard("git_status", "{}"),
+    claude("git_status", "{}"),
+    codex("git_status", "{}"),
+    gemini("git_status", "{}"),
+    standard("git_diff", r#"{"paths":["notes"]}"#),
+    standard("git_diff", r#"{"range":"HEAD","stat":true}"#),
+    claude("git_diff", "{}"),
+    codex("git_diff", r#"{"stat":true}"#),
+    gemini("git_diff", r#"{"staged":true}"#),
+    standard("git_log", r#"{"limit":5}"#),
+    standard("git_log", r#"{"range":"--all"}"#),
+    claude("git_log", r#"{"patch":true}"#),
+    codex("git_log", "{}"),
+    gemini("git_log", r#"{"paths":["README.md"]}"#),
+    standard("git_commit", r#"{"message":"Add butter","paths":["notes"]}"#),
+    claude("git_commit", r#"{"message":"Add butter"}"#),
+    codex("git_commit", r#"{"message":"Add butter"}"#),
+    gemini("git_commit", r#"{"message":"Add butter"}"#),
+    standard("git_fetch", "{}"),
+    claude("git_fetch", r#"{"remote":"upstream"}"#),
+    codex("git_fetch", "{}"),
+    gemini("git_fetch", "{}"),
+    standard("git_push", "{}"),
+    claude("git_push", r#"{"branch":"main"}"#),
+    codex("git_push", "{}"),
+    gemini("git_push", "{}"),
+    standard("run_tests", "{}"),
+    standard("run_tests", r#"{"path":"src","name":"added"}"#),
+    standard("run_tests", r#"{"path":"absent"}"#),
+    claude("run_tests", "{}"),
+    codex("run_tests", r#"{"name":"added"}"#),
+    gemini("run_tests", r#"{"path":"src/lib.rs"}"#),
+    standard("format_code", r#"{"paths":["src/lib.rs"]}"#),
+    standard("format_code", r#"{"paths":["src/lib.rs"],"check":true}"#),
+    standard("format_code", r#"{"paths":["README"]}"#),
+    claude("format_code", r#"{"paths":["src/lib.rs"]}"#),
+    codex("format_code", r#"{"paths":["src/lib.rs"],"check":true}"#),
+    gemini("format_code", r#"{"paths":["src/lib.rs"]}"#),
     standard("web_fetch", r#"{"url":"http://HOST/","format":"markdown"}"#),
     standard("web_fetch", r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#),
     claude("WebFetch", r#"{"url":"http://HOST/"}"#),
@@ -264,7 +306,8 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
     let config = site.root().join("config.toml");
     let text = format!(
         "log = \"none\"\n[web]\nallow_private = [\"{at}\"]\n[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n\
-         [[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n"
+         [[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n{}",
+        rust_toolchain()
     );
     std::fs::write(&config, text).unwrap();
     let run = (dialect == Dialect::Crewagent).then(|| "demo".to_owned());
@@ -279,6 +322,7 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
         preset: Some(Preset::Edits),
         mounts: vec![MountSetting::parse(&format!("pkg={}", site.outside.display())).unwrap()],
         run,
+        toolsets: vec!["git".to_owned(), "project".to_owned()],
         ..CliFlags::default()
     };
     let environment = site.environment();
@@ -289,6 +333,21 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
 fn reply(shown: &ReferenceCall) -> String {
     let site = TestSite::new();
     let app = test_app(&site, shown.dialect);
+    if shown.tool.starts_with("git_") {
+        git(&site, &["init", "-q", "-b", "main"]);
+        git(&site, &["config", "user.name", "A Person"]);
+        git(&site, &["config", "user.email", "person@example.org"]);
+        git(&site, &["remote", "add", "origin", "https://git.example.org/x.git"]);
+        git(&site, &["add", "README.md", "notes"]);
+        git(&site, &["commit", "-qm", "Add notes"]);
+        site.write("notes/today.md", "milk\nbread\nbutter\n");
+    }
+    if ["run_tests", "format_code"].contains(&shown.tool) {
+        write_package(&site);
+    }
+    if shown.tool == "format_code" {
+        site.write("src/lib.rs", "pub fn  one( )->u32{ 1 }\n");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut change = String::new();
     let mut last = String::new();
@@ -301,7 +360,7 @@ fn reply(shown: &ReferenceCall) -> String {
     }
     let last = last.replace(host(), "127.0.0.1:8080");
     if shown.dialect.is_model_family() {
-        return blank_ids(&without_times(&last));
+        return blank_run(&blank_ids(&without_times(&last)));
     }
     VARYING.iter().fold(last, |text, field| blank(&text, field))
 }
@@ -314,6 +373,20 @@ fn blank_ids(text: &str) -> String {
         let digits = part.bytes().take_while(u8::is_ascii_hexdigit).count();
         if digits < 8 { blanked + "c-" + part } else { blanked + "c-…" + &part[digits..] }
     })
+}
+
+/// A text without the time in the first line of a test run, and without the ID of its output.
+fn blank_run(text: &str) -> String {
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let first = match first.rsplit_once(" in ") {
+        Some((counts, time)) if time.ends_with(" s") => format!("{counts} in … s"),
+        _ => first.to_owned(),
+    };
+    let text = if rest.is_empty() { first } else { format!("{first}\n{rest}") };
+    match text.split_once("@output/") {
+        Some((before, id)) if id.len() > 8 => format!("{before}@output/…{}", &id[8..]),
+        _ => text,
+    }
 }
 
 /// A text of JSON with every value of this field replaced.
@@ -406,7 +479,7 @@ fn fields(schema: &Value, root: &Value, above: &str) -> Vec<(String, Value, bool
 }
 
 fn arguments(definition: &ToolDefinition) -> String {
-    let root = &definition.parameters;
+    let root = definition.parameters();
     let mut text = head(["argument", "type", "required", "default", "meaning"]);
     let all = fields(root, root, "");
     for (name, field, required) in &all {
@@ -454,9 +527,9 @@ fn page(name: &str, faces: &[ToolDefinition]) -> String {
     text.push_str(&effects(first));
     for face in faces {
         assert_eq!(face.capabilities, first.capabilities, "`{}` is not the same tool as `{name}`", face.name);
-        text.push_str(&format!("\n## In `{}`: `{}`\n\n{}\n", face.dialect.name(), face.name, face.description));
+        text.push_str(&format!("\n## In `{}`: `{}`\n\n{}\n", face.dialect.name(), face.name, face.description()));
         text.push_str(&arguments(face));
-        if let Some(output) = &face.output {
+        if let Some(output) = face.output() {
             text.push_str(&results(output));
         }
         let calls: Vec<&ReferenceCall> =
@@ -472,8 +545,8 @@ fn page(name: &str, faces: &[ToolDefinition]) -> String {
     for face in faces {
         let shown = |schema: &Value| serde_json::to_string_pretty(schema).unwrap();
         text.push_str(&format!("\nArguments in `{}`:\n\n", face.dialect.name()));
-        text.push_str(&format!("```json\n{}\n```\n", shown(&face.parameters)));
-        if let Some(output) = &face.output {
+        text.push_str(&format!("```json\n{}\n```\n", shown(face.parameters())));
+        if let Some(output) = face.output() {
             text.push_str(&format!(
                 "\nThe reply's value in `{}`:\n\n```json\n{}\n```\n",
                 face.dialect.name(),
@@ -518,7 +591,7 @@ what differs from time to time.
         };
         let names = Dialect::ALL.map(called);
         let [standard, miniclaw, crewagent, claude, codex, gemini] = names.each_ref().map(String::as_str);
-        let first = faces[0].description.split(". ").next().unwrap_or_default();
+        let first = faces[0].description().split(". ").next().unwrap_or_default();
         text.push_str(&row([
             standard,
             miniclaw,
