@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::external_tools::ChildGuard;
-use crate::{print_status, root};
+use crate::{doc_markers, print_status, root};
 
 /// Tries of each task: a small model does not always succeed.
 const TRIES: usize = 3;
@@ -92,6 +92,14 @@ pub(crate) fn run(url: &str, model: &str, wanted: &[&str]) -> bool {
     let dir = root().join("target/tmp/live-model").join(name);
     let results = dir.join("results.tsv");
     let mut known = read_results(&results);
+    // A copy: a build beside a run of an hour does not change what is measured.
+    let program = dir.join("ringfence");
+    if let Err(error) =
+        fs::create_dir_all(&dir).and_then(|()| fs::copy(root().join("target/debug/ringfence"), &program))
+    {
+        print_status(&format!("cannot copy the program: {error}"));
+        return false;
+    }
     for dialect in DIALECTS.iter().filter(|name| wanted.is_empty() || wanted.contains(name)) {
         for task in &TASKS {
             for number in 0..TRIES {
@@ -99,7 +107,9 @@ pub(crate) fn run(url: &str, model: &str, wanted: &[&str]) -> bool {
                 if known.contains_key(&key) {
                     continue;
                 }
-                let settings = TrySettings { url, model, dialect, dir: &dir.join("try") };
+                let events = dir.join(format!("{dialect}-{}-{number}.jsonl", task.name.replace(' ', "-")));
+                let settings =
+                    TrySettings { url, model, dialect, dir: &dir.join("try"), program: &program, events: &events };
                 let done = settings.make(task).and_then(|done| add_result(&results, &key, done).map(|()| done));
                 let done = match done {
                     Ok(done) => done,
@@ -113,18 +123,24 @@ pub(crate) fn run(url: &str, model: &str, wanted: &[&str]) -> bool {
             }
         }
     }
-    print_table(&known)
+    let (table, best) = table(&known);
+    print_status(&table);
+    let is_complete = known.len() == DIALECTS.len() * TASKS.len() * TRIES;
+    let block = format!("`{model}`, successes of {TRIES} tries:\n\n{table}");
+    (!is_complete || doc_markers::write("docs/models.md", "test model", &block)) && best >= TASKS.len() - 1
 }
 
 fn word(done: bool) -> &'static str {
     if done { "done" } else { "not done" }
 }
 
-/// Successes of three by task and dialect. True if a dialect has four tasks of five, each with two successes or more.
-fn print_table(known: &BTreeMap<TryKey, bool>) -> bool {
+/// Successes by task and dialect, and the most tasks of a dialect that succeeded more often than not.
+fn table(known: &BTreeMap<TryKey, bool>) -> (String, usize) {
     let titles: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
-    print_status(&format!("| dialect | {} | tasks |", titles.join(" | ")));
-    print_status(&format!("|---|{}", "---|".repeat(TASKS.len() + 1)));
+    let mut lines = vec![
+        format!("| dialect | {} | tasks |", titles.join(" | ")),
+        format!("|---|{}", "---|".repeat(TASKS.len() + 1)),
+    ];
     let mut best = 0;
     for dialect in DIALECTS {
         let cell = |task: &ModelTask| {
@@ -139,9 +155,9 @@ fn print_table(known: &BTreeMap<TryKey, bool>) -> bool {
             .iter()
             .map(|(done, tries)| if *tries == 0 { "-".to_owned() } else { format!("{done} of {tries}") })
             .collect();
-        print_status(&format!("| {dialect} | {} | {solved} of {} |", shown.join(" | "), TASKS.len()));
+        lines.push(format!("| {dialect} | {} | {solved} of {} |", shown.join(" | "), TASKS.len()));
     }
-    best >= TASKS.len() - 1
+    (lines.join("\n"), best)
 }
 
 /// Results as lines of dialect, task, number and outcome. A line that was cut off is not one.
@@ -171,12 +187,15 @@ struct TrySettings<'a> {
     model: &'a str,
     dialect: &'a str,
     dir: &'a Path,
+    program: &'a Path,
+    /// Kept after the try, to see what the model did.
+    events: &'a Path,
 }
 
 impl TrySettings<'_> {
     /// Runs the agent, and says whether the task was done. An error if the model gave no answer.
     fn make(&self, task: &ModelTask) -> io::Result<bool> {
-        let Self { url, model, dialect, dir } = self;
+        let Self { url, model, dialect, dir, program, events } = self;
         // Of the try before.
         let _ = fs::remove_dir_all(dir);
         let workspace = dir.join("workspace");
@@ -191,11 +210,10 @@ impl TrySettings<'_> {
              temperature = 0.2\nmax_tool_iterations = 8\n"
         );
         fs::write(dir.join("config.toml"), config)?;
-        let mut command = Command::new(root().join("target/debug/ringfence"));
+        let mut command = Command::new(program);
         command.env("RINGFENCE_STATE_DIR", dir.join("state")).current_dir(dir).stdin(Stdio::null());
         command.args(["agent", "--json", "-p", task.prompt, "--config"]).arg(dir.join("config.toml"));
-        let output = dir.join("events.jsonl");
-        command.arg("--workspace").arg(&workspace).stdout(fs::File::create(&output)?);
+        command.arg("--workspace").arg(&workspace).stdout(fs::File::create(events)?);
         let mut running = ChildGuard(command.spawn()?);
         let until = Instant::now() + MAX_TRY_TIME;
         let status = loop {
@@ -209,7 +227,7 @@ impl TrySettings<'_> {
         if status.and_then(|status| status.code()).is_some_and(|code| matches!(code, 2 | 3)) {
             return Err(io::Error::other("the model gave no answer"));
         }
-        let events = fs::read_to_string(output)?;
+        let events = fs::read_to_string(events)?;
         let last = events.lines().last().unwrap_or_default();
         let (name, wanted) = task.expected;
         let contents = fs::read_to_string(workspace.join(name)).unwrap_or_default();

@@ -31,6 +31,7 @@ mod package;
 mod process_cost;
 mod report;
 mod road;
+mod runners;
 mod schemathesis;
 mod searxng;
 mod serve_process;
@@ -96,6 +97,9 @@ const USAGE: &str =
   mutants      mutation testing of the policy decisions
   package      build archives, a Debian package and checksums in target/package
   road         trace the functions that a call crosses, and hold them to their ceilings; takes another checkout too
+  runners [NAME…]
+               run real test runners on small projects by run_tests and by themselves: are verdicts and lines right, and how many
+               tokens does it take; downloads some of them on the first run; updates docs/project.md
   schemathesis test the HTTP API with requests generated from its OpenAPI document; downloads it on the first run
   surface      count the tokens of tool definitions and results by dialect, and hold them to their limits; downloads the
                tokenizer on the first run
@@ -146,6 +150,7 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::run(),
         ["road", ref options @ ..] => road::run(options),
         ["surface"] => surface::run(),
+        ["runners", ref names @ ..] => runners::run(names),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),

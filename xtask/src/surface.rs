@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::external_tools::{ChildGuard, fetch_node_packages};
 use crate::{print_status, root};
 
-const TOKENIZER: &str = "gpt-tokenizer@4.0.0";
+pub(crate) const TOKENIZER: &str = "gpt-tokenizer@4.0.0";
 
 /// Counts the tokens of each JSON string on its standard input.
 const COUNT_SCRIPT: &str = "const {encode} = require('gpt-tokenizer/encoding/o200k_base');\
@@ -257,7 +257,7 @@ fn result_text(reply: &Value) -> Result<String, String> {
     if reply["isError"] == true { Err(text.lines().next().unwrap_or_default().to_owned()) } else { Ok(text) }
 }
 
-fn count_tokens(texts: &[String], modules: &Path) -> Option<Vec<u64>> {
+pub(crate) fn count_tokens(texts: &[String], modules: &Path) -> Option<Vec<u64>> {
     let mut node = Command::new("node");
     node.args(["-e", COUNT_SCRIPT]).env("NODE_PATH", modules).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = node.spawn().ok()?;
@@ -310,6 +310,11 @@ impl SurfaceServer {
         let mut command = Command::new(root().join("target/debug/ringfence"));
         command.args(["mcp", "--preset", "edits", "--dialect", dialect, "--workspace"]).arg(base.join("files"));
         command.env("RINGFENCE_STATE_DIR", base.join("state")).env("HOME", base);
+        Self::start_by(command)
+    }
+
+    /// A server that this command starts.
+    pub(crate) fn start_by(mut command: Command) -> Option<Self> {
         let mut child: Child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let (input, output) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));

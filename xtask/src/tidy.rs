@@ -75,7 +75,7 @@ fn no_module_is_the_file_of_another_crate() {
 
 #[test]
 fn regular_files_are_opened_in_one_file() {
-    let crates = ["fs", "audit", "crewagent", "front-matter", "sys"];
+    let crates = ["fs", "audit", "crewagent", "front-matter", "project", "sys"];
     let openers = crates
         .iter()
         .flat_map(|name| files_with(&format!("crates/ringfence-{name}/src"), &["openat(", "openat2(", "open_with("]));
@@ -84,6 +84,7 @@ fn regular_files_are_opened_in_one_file() {
         ("sys/src/directory_watch.rs", "the mount table, and the limit of watches"),
         ("sys/src/own_files.rs", "our own state directory"),
         ("audit/src/lib.rs", "the audit log, in our own state directory"),
+        ("project/src/project_files.rs", "manifests, below a held directory that masks secrets"),
         ("fs/src/fence.rs", "the roots of mounts, and our own state directory"),
         ("fs/src/journal/checkpoint.rs", "the checkpoint of the journal, in our own state directory"),
         ("fs/src/journal/images.rs", "what is kept to undo changes, in a directory of our own"),

@@ -51,22 +51,22 @@ struct RoadFigures {
 const CEILINGS: [RoadCeiling; 4] = [
     RoadCeiling {
         scenario: "read",
-        held: RoadFigures { functions: 156, files: 46 },
+        held: RoadFigures { functions: 157, files: 46 },
         wanted: RoadFigures { functions: 30, files: 14 },
     },
     RoadCeiling {
         scenario: "read over MCP",
-        held: RoadFigures { functions: 193, files: 62 },
+        held: RoadFigures { functions: 194, files: 62 },
         wanted: RoadFigures { functions: 45, files: 20 },
     },
     RoadCeiling {
         scenario: "write that asks",
-        held: RoadFigures { functions: 413, files: 86 },
+        held: RoadFigures { functions: 415, files: 86 },
         wanted: RoadFigures { functions: 50, files: 20 },
     },
     RoadCeiling {
         scenario: "run_code with a commit",
-        held: RoadFigures { functions: 488, files: 101 },
+        held: RoadFigures { functions: 495, files: 101 },
         wanted: RoadFigures { functions: 65, files: 24 },
     },
 ];

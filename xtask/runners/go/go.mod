@@ -1,0 +1,3 @@
+module example.test/basket
+
+go 1.19
