@@ -8,12 +8,15 @@ use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
 
-use crate::test_report::{MAX_TESTS, ReportError};
+use crate::test_report::{MAX_FAILURES, MAX_TESTS, ReportError};
 
 const MAX_DEPTH: usize = 64;
 
 /// Bytes of the text of one element, and of one attribute.
 const MAX_TEXT_BYTES: usize = 64 << 10;
+
+/// Bytes of the name of a suite, which every case in it has.
+const MAX_SUITE_BYTES: usize = 300;
 
 /// A test case.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,10 +49,18 @@ pub(crate) enum JunitOutcome {
 /// The cases of a report, and its time in seconds.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct JunitReport {
+    /// Those that failed; at most 500.
     pub(crate) cases: Vec<JunitCase>,
+    pub(crate) further_failures: u64,
     pub(crate) passed: u64,
     pub(crate) skipped: u64,
     pub(crate) seconds: Option<f64>,
+}
+
+impl JunitReport {
+    fn tests(&self) -> u64 {
+        self.passed + self.skipped + self.further_failures + self.cases.len() as u64
+    }
 }
 
 /// An element that is open.
@@ -137,14 +148,15 @@ impl DocumentReader<'_> {
                 if self.suites.is_empty() && !self.has_total_time {
                     self.add_time(start, false);
                 }
-                self.suites.push(attribute(start, "name").unwrap_or_default());
+                let mut name = attribute(start, "name").unwrap_or_default();
+                name.truncate(name.floor_char_boundary(MAX_SUITE_BYTES));
+                self.suites.push(name);
             }
             OpenElement::Case => {
-                if self.report.passed + self.report.skipped + self.report.cases.len() as u64 >= MAX_TESTS {
+                if self.report.tests() >= MAX_TESTS {
                     return Err(ReportError::TooLong);
                 }
                 self.case = Some(JunitCase {
-                    suites: self.suites.clone(),
                     class: attribute(start, "classname").or_else(|| attribute(start, "class")).unwrap_or_default(),
                     name: attribute(start, "name").unwrap_or_default(),
                     file: attribute(start, "file"),
@@ -178,9 +190,7 @@ impl DocumentReader<'_> {
             None => {
                 let message = attribute(start, "message").unwrap_or_default();
                 let name = self.suites.last().cloned().unwrap_or_default();
-                let suites = self.suites.clone();
-                let case = JunitCase { suites, name, outcome: JunitOutcome::Error, message, ..JunitCase::default() };
-                self.report.cases.push(case);
+                self.keep(JunitCase { name, outcome: JunitOutcome::Error, message, ..JunitCase::default() });
                 OpenElement::Other
             }
         }
@@ -196,13 +206,21 @@ impl DocumentReader<'_> {
                     match case.outcome {
                         JunitOutcome::Passed => self.report.passed += 1,
                         JunitOutcome::Skipped => self.report.skipped += 1,
-                        JunitOutcome::Failed | JunitOutcome::Error => self.report.cases.push(case),
+                        JunitOutcome::Failed | JunitOutcome::Error => self.keep(case),
                     }
                 }
             }
             OpenElement::Suites | OpenElement::Failure | OpenElement::Output | OpenElement::Other => {}
         }
         Ok(())
+    }
+
+    /// Suites are copied here alone: a report can have many cases, and long names around them.
+    fn keep(&mut self, case: JunitCase) {
+        match self.report.cases.len() < MAX_FAILURES {
+            true => self.report.cases.push(JunitCase { suites: self.suites.clone(), ..case }),
+            false => self.report.further_failures += 1,
+        }
     }
 
     fn push(&mut self, text: &str) {
@@ -306,6 +324,24 @@ mod tests {
         let case = parse(&text).unwrap().cases.remove(0);
         let lengths = [case.name.len(), case.message.len(), case.text.len(), case.output.len()];
         assert!(lengths.iter().all(|length| *length <= 64 << 10), "{lengths:?}");
+    }
+
+    /// Names of suites are in every case below them, and a report can have many of both.
+    #[test]
+    fn a_report_is_not_larger_in_memory_than_it_was() {
+        let open = format!("<testsuite name='{}'>", "n".repeat(60 << 10)).repeat(60);
+        let cases = "<testcase><failure/></testcase>".repeat(100);
+        let text = format!("{open}{cases}{}", "</testsuite>".repeat(60));
+        let report = parse(&text).unwrap();
+        let names: usize = report.cases.iter().flat_map(|case| &case.suites).map(String::len).sum();
+        assert!(names <= text.len(), "{names} bytes of names from {} of text", text.len());
+    }
+
+    #[test]
+    fn failures_are_counted_beyond_those_that_are_kept() {
+        let report =
+            parse(&format!("<testsuite>{}</testsuite>", "<testcase><failure/></testcase>".repeat(600))).unwrap();
+        assert_eq!((report.cases.len(), report.further_failures), (500, 100));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(crate) fn read(
     let junit = junit::parse(text)?;
     report.counts.passed += junit.passed;
     report.counts.skipped += junit.skipped;
+    report.counts.failed += junit.further_failures;
     if let Some(seconds) = junit.seconds {
         report.add_seconds(seconds);
     }
