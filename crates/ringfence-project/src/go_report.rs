@@ -86,11 +86,13 @@ pub(crate) fn read(
     if events == 0 {
         return Err(if text.trim().is_empty() { ReportError::Missing } else { ReportError::Json });
     }
+    let build_errors = errors_by_package(&build_output);
     for (name, package) in &packages {
         let directory = name.strip_prefix(module).map(|rest| rest.trim_start_matches('/')).unwrap_or_default();
         let joined = [paths.directory.as_str(), directory].into_iter().filter(|part| !part.is_empty());
         let paths_in_package = SourcePaths { directory: joined.collect::<Vec<_>>().join("/") };
-        add_package(name, package, &build_output, (&paths_in_package, paths), report);
+        let errors = build_errors.get(name.as_str()).copied();
+        add_package(name, package, errors, (&paths_in_package, paths), report);
     }
     Ok(())
 }
@@ -98,7 +100,7 @@ pub(crate) fn read(
 fn add_package(
     name: &str,
     package: &GoPackage,
-    build_output: &str,
+    build_errors: Option<&str>,
     (in_package, in_module): (&SourcePaths, &SourcePaths),
     report: &mut TestReport,
 ) {
@@ -130,13 +132,21 @@ fn add_package(
     }
     if has_failed && !has_failure {
         let own = package.get("").map(|whole| whole.output.as_str()).unwrap_or_default();
-        let about = build_output.split("# ").find(|part| {
-            part.split([' ', '\n', '.']).next().is_some_and(|first| !first.is_empty()) && part.starts_with(name)
-        });
-        let text = about.map_or(own, |part| part.split_once('\n').map_or("", |(_, errors)| errors));
-        let text = if text.trim().is_empty() { own } else { text };
+        let text = build_errors.filter(|errors| !errors.trim().is_empty()).unwrap_or(own);
         report.error(TestFailure::new(name, &without_marks(text)).with_lines(in_module.find(text)));
     }
+}
+
+/// What the compiler printed about each package, below a line `# PACKAGE`, or `# PACKAGE_test [PACKAGE.test]` for its tests.
+fn errors_by_package(output: &str) -> BTreeMap<&str, &str> {
+    let mut packages = BTreeMap::new();
+    for part in output.split("# ") {
+        let (header, errors) = part.split_once('\n').unwrap_or((part, ""));
+        let of_tests = header.split_once(" [").and_then(|(_, tested)| tested.strip_suffix(".test]"));
+        let name = of_tests.or_else(|| header.split(' ').next()).unwrap_or_default();
+        packages.entry(name).or_insert(errors);
+    }
+    packages
 }
 
 fn failed_test(name: &str, output: &str, paths: &SourcePaths) -> TestFailure {

@@ -484,6 +484,20 @@ mod tests {
         );
     }
 
+    /// A package is looked up in what the compiler printed, and there may be many of both.
+    #[test]
+    fn a_report_of_many_packages_is_read_in_linear_time() {
+        let package = |number| format!("{{\"Action\":\"fail\",\"Package\":\"p{number}\"}}\n");
+        let events: String = (0..20_000).map(package).collect();
+        let printed = "# other\nx\n".repeat(200_000);
+        let reports = stream(&[("go.json", &events)]);
+        let started = std::time::Instant::now();
+        let output = RunOutput { reports: &reports, truncated: false, text: &printed };
+        let report = read_report(&project(TestRunner::GoTest, ""), output).unwrap().unwrap();
+        assert_eq!(report.counts.errors, 20_000);
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    }
+
     #[test]
     fn reports_that_cannot_be_read_are_told_apart() {
         let missing = RunOutput { reports: "", truncated: false, text: "x" };
