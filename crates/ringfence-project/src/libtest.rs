@@ -24,6 +24,7 @@ pub(crate) fn read(text: &str, paths: &SourcePaths, report: &mut TestReport) -> 
     let text = without_escapes(text);
     let lines: Vec<&str> = text.lines().collect();
     let mut has_results = false;
+    let (mut programs, mut results) = (0_u64, 0_u64);
     let mut at = 0;
     while let Some(line) = lines.get(at) {
         at += 1;
@@ -32,14 +33,24 @@ pub(crate) fn read(text: &str, paths: &SourcePaths, report: &mut TestReport) -> 
             report.keep(failed_test(name, &lines[at..end].join("\n"), paths));
             at = end;
         } else if let Some(result) = line.strip_prefix("test result: ") {
-            has_results |= add_result(result, report);
+            let is_result = add_result(result, report);
+            has_results |= is_result;
+            results += u64::from(is_result);
+        } else if is_start(line) {
+            programs += 1;
         } else if let Some(death) = line.trim_start().strip_prefix("process didn't exit successfully: ")
             && !death.contains("(exit status: 101)")
         {
             let reason = death.rsplit_once(" (").map_or(death, |(_, reason)| reason.trim_end_matches(')'));
             report.error(TestFailure::new("a program of tests", &format!("it ended by itself: {reason}")));
             has_results = true;
+            results += 1;
         }
+    }
+    // A test that ends its process with 0 takes those that were not run with it, and cargo sees nothing wrong.
+    if has_results && results < programs {
+        let message = format!("it ended before its result: {results} of {programs} programs have one");
+        report.error(TestFailure::new("a program of tests", &message));
     }
     let errors = compiler_errors(&lines, paths);
     // Those of a crate that does not compile. Warnings and errors of tests' own output are not among them.
@@ -53,6 +64,13 @@ pub(crate) fn read(text: &str, paths: &SourcePaths, report: &mut TestReport) -> 
 /// `---- tests::name stdout ----`.
 fn block_name(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" ----")?.strip_suffix(" stdout")
+}
+
+/// `running 2 tests`.
+fn is_start(line: &str) -> bool {
+    let count =
+        line.strip_prefix("running ").and_then(|rest| rest.strip_suffix(" tests").or(rest.strip_suffix(" test")));
+    count.is_some_and(|count| count.parse::<u32>().is_ok())
 }
 
 fn ends_block(line: &str) -> bool {

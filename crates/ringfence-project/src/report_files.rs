@@ -484,6 +484,25 @@ mod tests {
         );
     }
 
+    /// `std::process::exit(0)` in a test ends the program of all of them, and cargo takes that for a pass.
+    #[test]
+    fn a_program_that_exits_before_its_result_is_an_error() {
+        let whole = "\nrunning 1 test\ntest b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\n";
+        for text in [format!("running 2 tests\ntest a ... {whole}"), format!("{whole}running 2 tests\ntest a ... ok\n")]
+        {
+            let output = RunOutput { reports: "", truncated: false, text: &text };
+            check_output(
+                TestRunner::CargoTest,
+                output,
+                expect![[r#"
+                    1 error, 1 passed in 2.0 s
+
+                    a program of tests
+                    it ended before its result: 1 of 2 programs have one"#]],
+            );
+        }
+    }
+
     /// A package is looked up in what the compiler printed, and there may be many of both.
     #[test]
     fn a_report_of_many_packages_is_read_in_linear_time() {
