@@ -48,7 +48,8 @@ impl SourcePaths {
                 part => parts.push(part),
             }
         }
-        let is_own = !parts.is_empty() && !parts.iter().any(|part| LIBRARIES.contains(part));
+        let is_strange = |part: &str| LIBRARIES.contains(&part) || part.chars().any(char::is_control);
+        let is_own = !parts.is_empty() && !parts.iter().any(|part| is_strange(part));
         is_own.then(|| parts.join("/"))
     }
 
@@ -131,6 +132,7 @@ mod tests {
         check("/usr/lib/go/src/testing.go:1396 and /rustc/x/lib.rs:1", &[]);
         check("/workspaces/a.py:1 ../../a.py:1 a.py:0 a.py:99999999999 .py:1 :1", &[]);
         check("/workspace/web/node_modules/x/y.js:1 .venv/lib/a.py:3", &[]);
+        check("File \"\u{1b}[2Ja.py\", line 1", &[]);
     }
 
     #[test]

@@ -16,6 +16,9 @@ const MAX_MESSAGE_LINES: usize = 12;
 /// Bytes of the name of a test.
 const MAX_NAME_BYTES: usize = 300;
 
+/// Characters of a text for the terminal in an escape sequence.
+const MAX_ESCAPE_CHARS: usize = 4096;
+
 /// The outcomes of a run's tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestCounts {
@@ -61,7 +64,7 @@ pub(crate) struct TestFailure {
 impl TestFailure {
     /// A failure with a name and a message within limits.
     pub(crate) fn new(name: &str, message: &str) -> Self {
-        let name = name.trim().replace(['\n', '\r'], " ");
+        let name = without_escapes(&name.trim().replace(['\n', '\r'], " "));
         Self { name: shortened(&name, MAX_NAME_BYTES), message: shorten_message(message), ..Self::default() }
     }
 
@@ -171,12 +174,21 @@ pub(crate) fn without_escapes(text: &str) -> String {
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {
-            '\u{1b}' => {
-                if chars.next() == Some('[') {
-                    // Parameters, then one final letter.
+            '\u{1b}' => match chars.next() {
+                // Parameters, then one final letter.
+                Some('[') => {
                     chars.by_ref().take(64).find(|c| ('@'..='~').contains(c));
                 }
-            }
+                // A title, a link or an image: a text up to BEL or `ESC \`. One that does not end is not a sequence.
+                Some(']' | 'P' | 'X' | '^' | '_') => {
+                    let mut rest = chars.clone();
+                    let end = rest.by_ref().take(MAX_ESCAPE_CHARS).find(|c| matches!(c, '\u{7}' | '\u{1b}' | '\n'));
+                    if end == Some('\u{7}') || (end == Some('\u{1b}') && rest.next() == Some('\\')) {
+                        chars = rest;
+                    }
+                }
+                _ => {}
+            },
             '\n' | '\t' => plain.push(c),
             c if c.is_control() => {}
             c => plain.push(c),
@@ -202,6 +214,19 @@ mod tests {
         check("\u{1b}[", "");
         check(&"x\n".repeat(14), &("x\n".repeat(12) + "…"));
         check(&"ü".repeat(1000), &format!("{}…", "ü".repeat(450)));
+    }
+
+    #[test]
+    fn names_are_plain_and_short() {
+        for (name, expected) in [
+            ("a\nb", "a b"),
+            ("\u{1b}[2Ja\u{7}\u{9b}31m", "a31m"),
+            ("\u{1b}]0;title\u{7}a", "a"),
+            ("\u{1b}Pq\u{1b}\\a", "a"),
+        ] {
+            assert_eq!(TestFailure::new(name, name).name, expected, "{name:?}");
+        }
+        check("\u{1b}]8;;http://evil\u{1b}\\link", "link");
     }
 
     #[test]
