@@ -91,7 +91,7 @@ const SAFE_KEYS: [(&str, bool, &str, SafeValue); 14] = [
 ];
 
 /// Settings of every reading command, whatever the repository says. Files in the jail have other owners and inodes than the
-/// index has noted, which says nothing about their contents.
+/// index has noted, which says nothing about their contents. A commit graph may say other things about a commit than it does.
 const READING_CONFIG: &str = "[core]
 	bare = false
 	fsmonitor = false
@@ -102,6 +102,7 @@ const READING_CONFIG: &str = "[core]
 	checkStat = minimal
 	trustctime = false
 	quotePath = false
+	commitGraph = false
 [log]
 	showSignature = false
 [submodule]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringfence_kernel::lenient::{scalar, strings};
 use ringfence_kernel::{
     CallContext, CallLimits, Dialect, DuplicateToolError, ModelText, PolicyAction, Preview, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    ToolError, ToolPlan, ToolRegistry, sanitize_line,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -150,7 +150,7 @@ fn render_stat(output: &str, filter: &mut ReadFilter<'_>) -> String {
             continue;
         }
         files += 1;
-        let name = from.map_or_else(|| path.to_owned(), |from| format!("{from} -> {path}"));
+        let name = sanitize_line(&from.map_or_else(|| path.to_owned(), |from| format!("{from} -> {path}")));
         let _ = match (added.parse::<u64>(), removed.parse::<u64>()) {
             (Ok(added), Ok(removed)) => {
                 total_added += added;

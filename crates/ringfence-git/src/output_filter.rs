@@ -32,8 +32,10 @@ impl<'a> ReadFilter<'a> {
         if let Some(decided) = self.decided.get(path) {
             return *decided;
         }
-        let access = ResourceAccess { action: PolicyAction::Read, resource: self.target.resource_of(path) };
-        let permitted = self.cx.evaluate(&access).decision == Decision::Allow;
+        let permitted = self.target.resources_of(path).all(|resource| {
+            let access = ResourceAccess { action: PolicyAction::Read, resource };
+            self.cx.evaluate(&access).decision == Decision::Allow
+        });
         self.decided.insert(path.to_owned(), permitted);
         permitted
     }
@@ -92,15 +94,15 @@ fn paths_of(section: &[&str]) -> Vec<String> {
     if let Some(combined) = header.strip_prefix("diff --cc ").or_else(|| header.strip_prefix("diff --combined ")) {
         return unquote(combined).into_iter().collect();
     }
-    let names = header.strip_prefix("diff --git ").unwrap_or_default();
-    if let Some(same) = same_path(names) {
-        return vec![same];
-    }
     let headers = rest.iter().map(|line| line.trim_end_matches('\n')).take_while(|line| !line.starts_with("@@"));
     let moved = |start: &str| headers.clone().find_map(|line| unquote(line.strip_prefix(start)?));
     let from = moved("rename from ").or_else(|| moved("copy from "));
     match (from, moved("rename to ").or_else(|| moved("copy to "))) {
         (Some(from), Some(to)) => vec![from, to],
+        // The first line of a moved file can be that of another one: `a/X b/Y b/X b/Y` is also of the file `X b/Y`.
+        (None, None) if !headers.clone().any(|line| line.starts_with("similarity index ")) => {
+            same_path(header.strip_prefix("diff --git ").unwrap_or_default()).into_iter().collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -159,6 +161,10 @@ mod tests {
         );
         check(&["diff --git a/a b/b\n", "copy from a\n", "copy to b\n"], &["a", "b"]);
         check(&["diff --cc conflicted\n"], &["conflicted"]);
+        let ambiguous = "diff --git a/.env b/Q b/.env b/Q\n";
+        check(&[ambiguous, "rename from .env\n", "rename to Q b/.env b/Q\n"], &[".env", "Q b/.env b/Q"]);
+        check(&[ambiguous, "similarity index 90%\n", "rename from \"broken\n"], &[]);
+        check(&[ambiguous, "index 1..2\n"], &[".env b/Q"]);
         check(&["diff --git a/a b/b\n", "@@ -1 +1 @@\n", "rename from x\n", "rename to y\n"], &[]);
         check(&["diff --git broken\n"], &[]);
     }

@@ -23,15 +23,33 @@ use crate::remote::{RemoteUrl, check_name};
 /// Where the jail has the workspace.
 const WORKSPACE: &str = "/workspace";
 
-/// Files and directories of a repository that are empty for reading: hooks, attributes, and what leads to another config.
-const MASKED_FOR_READING: [&str; 4] = ["hooks", "info/attributes", "config.worktree", "commondir"];
+/// Files and directories of a repository that are empty for reading: hooks, attributes, what leads to another config, and what
+/// gives commits other parents.
+const MASKED_FOR_READING: [&str; 5] = ["hooks", "info/attributes", "config.worktree", "commondir", "info/grafts"];
+
+/// Where the history of a repository ends. Without it a history that is not here is an error, and none is left out.
+const SHALLOW: &str = "shallow";
 
 /// Variables of every git.
 const VARIABLES: [&str; 3] = ["GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"];
 
-/// Variables of a git that reads. Hooks would inherit those about paths.
-const READING_VARIABLES: [&str; 4] =
-    ["GIT_CONFIG_GLOBAL=/dev/null", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "GIT_LITERAL_PATHSPECS=1"];
+/// Variables of a git that reads. Hooks would inherit those about paths. An object is shown as it is, not as what replaces it.
+const READING_VARIABLES: [&str; 5] = [
+    "GIT_CONFIG_GLOBAL=/dev/null",
+    "GIT_OPTIONAL_LOCKS=0",
+    "GIT_NO_LAZY_FETCH=1",
+    "GIT_LITERAL_PATHSPECS=1",
+    "GIT_NO_REPLACE_OBJECTS=1",
+];
+
+/// The history that a command reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HistoryScope {
+    /// As far as the repository says that it goes.
+    Local,
+    /// As far as there are objects: what a push sends.
+    Sent,
+}
 
 /// Runs git for the tools.
 #[derive(Debug)]
@@ -44,22 +62,22 @@ pub(crate) struct GitRunner {
 pub(crate) struct GitTarget {
     /// The directory of the repository below the workspace; empty for the workspace itself.
     directory: Vec<u8>,
-    /// That directory, for the policy.
-    resource: PolicyResource,
+    /// That directory, for the policy: itself, then those that it leads to as a link.
+    resources: Vec<PolicyResource>,
     /// Pathspecs, from the directory of the repository.
     paths: Vec<OsString>,
 }
 
 impl fmt::Debug for GitTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GitTarget").field("resource", &self.resource.display_path).finish_non_exhaustive()
+        f.debug_struct("GitTarget").field("directory", &self.jail_directory()).finish_non_exhaustive()
     }
 }
 
 impl GitTarget {
-    /// A file of the repository, for the policy.
-    pub(crate) fn resource_of(&self, path: &str) -> PolicyResource {
-        self.resource.join(path)
+    /// A file of the repository by each of its names, for the policy.
+    pub(crate) fn resources_of(&self, path: &str) -> impl Iterator<Item = PolicyResource> {
+        self.resources.iter().map(move |resource| resource.join(path))
     }
 
     /// Options end before the revision, and paths follow it. A command without revisions takes both marks for paths.
@@ -100,7 +118,10 @@ impl GitRunner {
     ) -> Result<(GitTarget, Vec<ResourceAccess>), ToolError> {
         let fence = &self.setup.fence;
         let found = fence.workspace_path(repository.unwrap_or("."), cx)?;
-        let resource = found.resources.first().cloned().unwrap_or_default();
+        // The files of a repository behind a link have other names than those that the policy would be asked about.
+        if fence.workspace_path(&format!("{}/.git", repository.unwrap_or(".")), cx)?.resources.len() > 1 {
+            return Err(no_repository());
+        }
         let mut resources: Vec<PolicyResource> = found.resources.iter().map(|resource| resource.join(".git")).collect();
         let mut pathspecs = Vec::new();
         for path in paths {
@@ -109,19 +130,31 @@ impl GitRunner {
             }
             let located = fence.workspace_path(path, cx)?;
             pathspecs.push(pathspec(&located.path, &found.path).ok_or_else(|| {
-                let message = format!("`{path}` is not in the repository `{}`", resource.display_path);
+                let message = format!("`{path}` is not in the repository `{}`", repository.unwrap_or("."));
                 ToolError::new(ErrorKind::InvalidPath, message)
             })?);
             resources.extend(located.resources);
         }
         let accesses = resources.into_iter().map(|resource| ResourceAccess { action: PolicyAction::Read, resource });
-        Ok((GitTarget { directory: found.path, resource, paths: pathspecs }, accesses.collect()))
+        Ok((GitTarget { directory: found.path, resources: found.resources, paths: pathspecs }, accesses.collect()))
     }
 
     /// Runs a command that reads, such as `diff`, with its options and the arguments of the target.
     pub(crate) fn read(
         &self,
         target: &GitTarget,
+        command: &[&str],
+        revision: Option<OsString>,
+        cx: &CallContext<'_>,
+    ) -> Result<ProgramReport, ToolError> {
+        self.read_history(target, HistoryScope::Local, command, revision, cx)
+    }
+
+    /// The same, for a part of the history.
+    pub(crate) fn read_history(
+        &self,
+        target: &GitTarget,
+        scope: HistoryScope,
         command: &[&str],
         revision: Option<OsString>,
         cx: &CallContext<'_>,
@@ -138,7 +171,8 @@ impl GitRunner {
         }
         argv.extend(command.iter().map(OsString::from));
         argv.extend(target.arguments(revision));
-        let program = JailProgram { argv, changes: ProgramChanges::Discard, ..self.masked_program(target)? };
+        let mut program = JailProgram { argv, changes: ProgramChanges::Discard, ..self.masked_program(target)? };
+        program.masked.extend((scope == HistoryScope::Sent).then(|| target.repository_file(SHALLOW)));
         let report = match self.setup.runner.run_program(&program, cx)? {
             ToolPhaseResult::Done(report) => report,
             ToolPhaseResult::FollowUp(left) => return Err(left.prepared.discard(wrote_error())),
@@ -297,7 +331,7 @@ fn git_error(report: &ProgramReport) -> ToolError {
 }
 
 fn no_repository() -> ToolError {
-    let message = "no git repository found there: `.git` is not a directory";
+    let message = "no git repository found there: `.git` is not a directory, or a link to one";
     ToolError::new(ErrorKind::NotFound, message).hint("name the directory of a repository in `repo`, or run `git init`")
 }
 

@@ -38,10 +38,17 @@ impl GitRevision {
     pub(crate) fn argument(&self) -> OsString {
         let text = &self.0;
         let Some((dots, at)) = ["...", ".."].iter().find_map(|dots| Some((dots, text.find(dots)?))) else {
-            return commit(text).into();
+            return if has_parents(text) { text.clone() } else { commit(text) }.into();
         };
         [&commit(&text[..at]), *dots, &commit(&text[at + dots.len()..])].concat().into()
     }
+}
+
+/// Whether a revision is of a commit's parents: `HEAD^!`, `HEAD^@`, `HEAD^-` or `HEAD^-2`. Git takes these only of commits, and
+/// not as an end of a range, where the same letters are part of a name.
+fn has_parents(text: &str) -> bool {
+    let without_number = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    text.ends_with("^!") || text.ends_with("^@") || without_number.ends_with("^-")
 }
 
 /// Whether a revision has a `:`, other than in a time in braces: what follows it is a path, or a text to search for.
@@ -57,10 +64,9 @@ fn has_path(text: &str) -> bool {
     })
 }
 
-/// One end of a range as a commit. An end that is left out is `HEAD`, and forms with parents are only of commits.
+/// One end of a range as a commit. An end that is left out is `HEAD`.
 fn commit(end: &str) -> String {
-    let has_parents = end.ends_with("^!") || end.ends_with("^@") || end.contains("^-");
-    if end.is_empty() || has_parents { end.to_owned() } else { format!("{end}^{{commit}}") }
+    if end.is_empty() { String::new() } else { format!("{end}^{{commit}}") }
 }
 
 #[cfg(test)]
@@ -84,7 +90,12 @@ mod tests {
         check("HEAD@{12:30}", Some("HEAD@{12:30}^{commit}"));
         check("v1^{}", Some("v1^{}^{commit}"));
         check("^a", Some("^a^{commit}"));
-        check("HEAD^!", Some("HEAD^!"));
+        for text in ["HEAD^!", "HEAD^@", "HEAD^-", "HEAD^-2"] {
+            check(text, Some(text));
+        }
+        check("HEAD..x^--g12ab", Some("HEAD^{commit}..x^--g12ab^{commit}"));
+        check("x^--g12ab", Some("x^--g12ab^{commit}"));
+        check("HEAD@{now ^-}^{tree}", Some("HEAD@{now ^-}^{tree}^{commit}"));
         for text in ["HEAD:.env", "HEAD~1:sub..HEAD:sub", ":/fix", ":0:f", "HEAD^{tree}:sub"] {
             check(text, None);
         }

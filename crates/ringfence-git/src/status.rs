@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringfence_kernel::{
     CallContext, CallLimits, Dialect, DuplicateToolError, ModelText, PolicyAction, Preview, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry,
+    ToolError, ToolPlan, ToolRegistry, sanitize_line,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -80,8 +80,8 @@ impl StatusResult {
         let mut text = format!("## {}", self.branch);
         for StatusFile { path, status, from } in &self.files {
             let _ = match from {
-                Some(from) => write!(text, "\n{status} {from} -> {path}"),
-                None => write!(text, "\n{status} {path}"),
+                Some(from) => write!(text, "\n{status} {} -> {}", sanitize_line(from), sanitize_line(path)),
+                None => write!(text, "\n{status} {}", sanitize_line(path)),
             };
         }
         if self.files.is_empty() {
@@ -94,7 +94,7 @@ impl StatusResult {
             let _ = write!(
                 text,
                 "\n[not compared, because they may not be read without approval: {}]",
-                self.hidden.join(", ")
+                sanitize_line(&self.hidden.join(", "))
             );
         }
         text
