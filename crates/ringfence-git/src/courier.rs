@@ -40,6 +40,7 @@ const COURIER_CONFIG: &str = "[http]
 	helper =
 [core]
 	askPass =
+	commitGraph = false
 ";
 
 /// A run of the courier.

@@ -3,7 +3,7 @@
 //! What leaves cannot be recalled, so every push is approved by a person, whatever a rule allows, who sees the commits,
 //! the protected paths and secrets in them, and the changed lines of each file. Exactly the commit that was shown is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use ringfence_kernel::lenient::scalar;
 use ringfence_kernel::{
     Assurance, CODE_MOUNT, CallContext, CallLimits, Dialect, DuplicateToolError, ErrorKind, ModelText, NET_MOUNT,
     PolicyAction, PolicyResource, Preview, PreviewBody, ResourceAccess, ReviewRequirement, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry, sensitivity,
+    ToolError, ToolPlan, ToolRegistry, sanitize_line, sensitivity,
 };
-use ringfence_sandbox::ProgramReport;
+use ringfence_sandbox::{JailFile, ProgramReport};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::GIT_TOOLSET;
 use crate::courier::CourierRun;
+use crate::output_filter::unquote;
 use crate::remote::RemoteUrl;
-use crate::repository::{GitRunner, GitTarget};
+use crate::repository::{GitRunner, GitTarget, HistoryScope};
 
 const NAME: &str = "git_push";
 
@@ -30,8 +31,24 @@ const NAME: &str = "git_push";
 const MAX_COMMITS: usize = 100;
 const MAX_FILES: usize = 200;
 
-/// Sends a commit. The arguments are the URL and the refspec.
-const PUSH_SCRIPT: &str = "exec git push --porcelain --no-verify -- \"$1\" \"$2\"";
+/// Most remote-tracking branches whose commits are left out of a preview, the newest first.
+const MAX_TRACKED: &str = "--count=2000";
+
+/// Sends a commit. The arguments are the URL, the refspec and the commit. What the remote has was known from remote-tracking
+/// branches, which are files of the workspace. So the remote is asked, and a commit that it lacks and that was not shown is an error.
+/// Git would also send what the remote has only below commits that are not here, so these are to be fetched first.
+const PUSH_SCRIPT: &str = "git ls-remote -- \"$1\" > /tmp/advertised
+sed 's/^\\([0-9a-f]*\\).*/^\\1/' /tmp/advertised > /tmp/remote
+git rev-list --ignore-missing --stdin \"$3\" < /tmp/remote > /tmp/sent
+git rev-list --ignore-missing --stdin \"$3\" < /run/ringfence/tracked > /tmp/shown
+hidden=$(grep -vxFc -f /tmp/shown /tmp/sent) || test $? = 1
+if [ \"$hidden\" != 0 ]; then
+    sed -n 's/^\\([0-9a-f]*\\).refs.heads.*/\\1/p' /tmp/advertised | git cat-file --batch-check > /tmp/branches
+    if grep -q ' missing$' /tmp/branches; then echo 'not fetched'; fi
+    echo \"not shown: $hidden\"
+    exit 1
+fi
+exec git push --porcelain --no-verify -- \"$1\" \"$2\"";
 
 pub(crate) fn register(registry: &mut ToolRegistry, git: &Arc<GitRunner>) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard_with_text::<PushArgs, PushResult>(NAME);
@@ -61,11 +78,12 @@ struct GitPush {
 
 struct PushPlan {
     target: GitTarget,
-    remote: String,
     url: RemoteUrl,
     branch: String,
     /// The commit that is sent.
     commit: String,
+    /// Commits that the remote has, as the repository says. They and those before them are not shown.
+    tracked: Vec<String>,
     force: bool,
 }
 
@@ -117,7 +135,12 @@ impl Tool for GitPush {
             // Commits that only the remote has are lost.
             accesses.extend(courier_accesses(&self.git, &url, PolicyAction::Lose)?.pop());
         }
-        Ok(ToolPlan { accesses, prepared: PushPlan { target, remote, url, branch, commit, force } })
+        let prefix = format!("refs/remotes/{remote}/");
+        let command = ["for-each-ref", "--sort=-committerdate", MAX_TRACKED, "--format=%(objectname)", prefix.as_str()];
+        let report = self.git.read(&target, &command, None, cx)?;
+        let tracked: BTreeSet<String> = report.stdout_head().lines().map(str::to_owned).collect();
+        let tracked = tracked.into_iter().collect();
+        Ok(ToolPlan { accesses, prepared: PushPlan { target, url, branch, commit, tracked, force } })
     }
 
     fn required_review(&self, _: &PushPlan) -> Option<ReviewRequirement> {
@@ -125,26 +148,27 @@ impl Tool for GitPush {
     }
 
     fn preview(&self, work: &mut PushPlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
-        let PushPlan { target, remote, url, branch, commit, force } = work;
-        let remotes = format!("--remotes={remote}");
-        let command = [
+        let PushPlan { target, url, branch, commit, tracked, force } = work;
+        let mut command = vec![
             "log",
             "--no-color",
             "--no-show-signature",
             "--no-renames",
             "--numstat",
+            // A merge can have files that are in none of its parents.
+            "--diff-merges=first-parent",
             "--format=%x01%h %as %an: %s",
             commit.as_str(),
             "--not",
-            remotes.as_str(),
         ];
-        let report = self.git.read(target, &command, None, cx)?;
+        command.extend(tracked.iter().map(String::as_str));
+        let report = self.git.read_history(target, HistoryScope::Sent, &command, None, cx)?;
         let sent = SentCommits::parse(report.stdout_head());
         let verb = if *force { "replace" } else { "push to" };
         let count = sent.commits.len();
         let unit = if count == 1 { "commit" } else { "commits" };
         let summary = format!("{verb} `{branch}` of {}: {count} {unit} and {} files", url.as_str(), sent.files.len());
-        let mut preview = Preview::new(&summary, commit.clone());
+        let mut preview = Preview::new(&summary, format!("{commit} {}", tracked.join(" ")));
         if *force {
             preview = preview.with_line("commits that only the remote has are lost");
         }
@@ -158,10 +182,13 @@ impl Tool for GitPush {
     }
 
     fn run(&self, work: PushPlan, ticket: &Ticket<'_>) -> Result<PushResult, ToolError> {
-        let PushPlan { target, url, branch, commit, force, .. } = work;
+        let PushPlan { target, url, branch, commit, tracked, force } = work;
         let sign = if force { "+" } else { "" };
         let refspec = OsString::from(format!("{sign}{commit}:refs/heads/{branch}"));
-        let run = CourierRun { url: &url, script: PUSH_SCRIPT, arguments: vec![refspec], files: Vec::new() };
+        let tracked: String = tracked.iter().map(|commit| format!("^{commit}\n")).collect();
+        let files = vec![JailFile::new("tracked", tracked)];
+        let arguments = vec![refspec, OsString::from(&commit)];
+        let run = CourierRun { url: &url, script: PUSH_SCRIPT, arguments, files };
         let (report, _) = self.git.run_courier(&target, run, ticket.context())?;
         if report.exit_code() != 0 {
             return Err(push_error(&report, &branch));
@@ -193,6 +220,21 @@ pub(crate) fn courier_accesses(
 
 /// The error of a push that the remote or the network refused.
 fn push_error(report: &ProgramReport, branch: &str) -> ToolError {
+    if report.stdout().lines().any(|line| line == "not fetched") {
+        let message = format!(
+            "nothing was sent: the remote has commits that this repository does not have, so commits of `{branch}` could be \
+             sent that were not shown"
+        );
+        return ToolError::new(ErrorKind::Conflict, message).hint("fetch, then push again");
+    }
+    if let Some(count) = report.stdout().lines().find_map(|line| line.strip_prefix("not shown: ")) {
+        let (unit, were) = if count == "1" { ("commit", "was") } else { ("commits", "were") };
+        let message = format!(
+            "nothing was sent: the remote lacks {count} {unit} that {were} not shown, because a remote-tracking branch has it"
+        );
+        return ToolError::new(ErrorKind::Conflict, message)
+            .hint("delete remote-tracking branches that the remote does not have (`git branch -dr`), then push again");
+    }
     if report.stdout().contains("[rejected]") {
         let message = format!("the remote has commits of `{branch}` that this repository does not have");
         return ToolError::new(ErrorKind::Conflict, message)
@@ -234,7 +276,9 @@ impl SentCommits {
                 continue;
             };
             let lines = added.parse::<u64>().ok().zip(removed.parse::<u64>().ok());
-            let total = sent.files.entry(path.to_owned()).or_insert(Some((0, 0)));
+            // In quotes, a name is not one of a secret.
+            let path = unquote(path).unwrap_or_else(|| path.trim_matches('"').to_owned());
+            let total = sent.files.entry(path).or_insert(Some((0, 0)));
             *total = total.zip(lines).map(|((added, removed), more)| (added + more.0, removed + more.1));
         }
         sent
@@ -259,8 +303,8 @@ impl SentCommits {
         text.push('\n');
         for (path, lines) in self.files.iter().take(MAX_FILES) {
             let _ = match lines {
-                Some((added, removed)) => writeln!(text, "{path} +{added} -{removed}"),
-                None => writeln!(text, "{path} binary"),
+                Some((added, removed)) => writeln!(text, "{} +{added} -{removed}", sanitize_line(path)),
+                None => writeln!(text, "{} binary", sanitize_line(path)),
             };
         }
         if self.files.len() > MAX_FILES {
