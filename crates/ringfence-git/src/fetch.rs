@@ -38,10 +38,10 @@ for pack in \"$GIT_DIR\"/objects/pack/*.pack; do
     if [ -e \"$pack\" ]; then cp \"$pack\" pack; fi
 done";
 
-/// Stores a pack and branches in the workspace's repository.
+/// Stores a pack and branches in the workspace's repository. A remote-tracking branch that leads to another reference is replaced.
 const STORE_SCRIPT: &str = "set -e
 if [ -e /run/ringfence/pack ]; then git index-pack --stdin < /run/ringfence/pack; fi
-git update-ref --stdin < /run/ringfence/refs";
+git update-ref --no-deref --stdin < /run/ringfence/refs";
 
 pub(crate) fn register(registry: &mut ToolRegistry, git: &Arc<GitRunner>) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard_with_text::<FetchArgs, FetchResult>(NAME);
