@@ -244,6 +244,100 @@ fn a_push_is_always_asked_about_and_sends_what_was_shown() {
     assert_eq!(again["value"]["upToDate"], true, "{again}");
 }
 
+/// Makes a secret part of `main`, and hides it from git in one way.
+type HideSecret = fn(&RemoteFixture);
+
+/// Commits a secret, and removes it again.
+fn commit_and_remove(remote: &RemoteFixture) -> (String, String) {
+    let base = git(&remote.site, &["rev-parse", "HEAD"]).trim().to_owned();
+    remote.commit_here(".env");
+    git(&remote.site, &["rm", "-q", ".env"]);
+    git(&remote.site, &["commit", "-qm", "removed"]);
+    (base, git(&remote.site, &["rev-parse", "HEAD"]).trim().to_owned())
+}
+
+/// What is sent are the objects, so what is shown must not depend on anything that stands in for one.
+#[test]
+fn nothing_of_the_repository_hides_what_a_push_sends() {
+    let ways: [(&str, HideSecret); 6] = [
+        ("replaced commit", |remote| {
+            let base = git(&remote.site, &["rev-parse", "HEAD"]);
+            let secret = remote.commit_here(".env");
+            let tree = git(&remote.site, &["rev-parse", &format!("{}^{{tree}}", base.trim())]);
+            let harmless = git(&remote.site, &["commit-tree", tree.trim(), "-p", base.trim(), "-m", "harmless"]);
+            git(&remote.site, &["replace", &secret, harmless.trim()]);
+        }),
+        ("grafts", |remote| {
+            let (base, head) = commit_and_remove(remote);
+            remote.site.write(".git/info/grafts", format!("{head} {base}\n"));
+        }),
+        ("shallow", |remote| {
+            let (_, head) = commit_and_remove(remote);
+            remote.site.write(".git/shallow", format!("{head}\n"));
+        }),
+        ("commit graph", |remote| {
+            let raw = |name: &str| {
+                let id = git(&remote.site, &["rev-parse", name]);
+                (0..20).map(|at| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap()).collect::<Vec<u8>>()
+            };
+            let harmless = raw("HEAD^{tree}");
+            remote.commit_here(".env");
+            git(&remote.site, &["commit-graph", "write", "--reachable"]);
+            let path = remote.site.workspace.join(".git/objects/info/commit-graph");
+            let (mut graph, secret) = (std::fs::read(&path).unwrap(), raw("HEAD^{tree}"));
+            let at = graph.windows(20).position(|window| window == secret).unwrap();
+            graph[at..at + 20].copy_from_slice(&harmless);
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, graph).unwrap();
+        }),
+        ("merge", |remote| {
+            git(&remote.site, &["merge", "-q", "--no-ff", "--no-commit", "other"]);
+            remote.commit_here(".env");
+        }),
+        ("quoted name", |remote| {
+            remote.commit_here("a\tb/.env");
+        }),
+    ];
+    for (way, hide) in ways {
+        let remote = RemoteFixture::new();
+        hide(&remote);
+        let denying = ScriptedApprover::denying();
+        call(&remote.app(Box::new(denying.clone()), Some(TOKEN)), "git_push", &json!({}));
+        let asked = denying.asked.lock().unwrap();
+        let shown = asked.first().unwrap_or_else(|| panic!("{way}: not asked")).preview.text();
+        assert!(shown.contains("may hold secrets: "), "{way}: {shown}");
+    }
+}
+
+/// A remote-tracking branch is a file of the workspace, and may say that the remote has what it does not have.
+#[test]
+fn a_push_sends_no_commit_that_was_not_shown() {
+    let remote = RemoteFixture::new();
+    let before = remote.server.head("main");
+    let head = remote.commit_here(".env");
+    git(&remote.site, &["update-ref", "refs/remotes/origin/forged", "HEAD"]);
+    let app = remote.app(Box::new(ScriptedApprover::approving()), Some(TOKEN));
+    check_error(&call(&app, "git_push", &json!({})), "CONFLICT", "1 commit that was not shown");
+    assert_eq!(remote.server.head("main"), before);
+    git(&remote.site, &["update-ref", "-d", "refs/remotes/origin/forged"]);
+    // What the remote has by another name need not be shown.
+    host_git(&remote.server.repository, &["update-ref", "refs/heads/other", "main"]);
+    assert_eq!(call(&app, "git_push", &json!({}))["value"]["commit"], head.as_str());
+}
+
+/// A remote-tracking branch that leads to another reference does not lead a fetch there.
+#[test]
+fn a_fetch_changes_no_branch_of_the_repository() {
+    let remote = RemoteFixture::new();
+    let own = git(&remote.site, &["rev-parse", "main"]);
+    git(&remote.site, &["symbolic-ref", "refs/remotes/origin/main", "refs/heads/main"]);
+    let head = remote.commit_on_server("one.rs");
+    let app = remote.app(Box::new(ScriptedApprover::approving()), Some(TOKEN));
+    let reply = call(&app, "git_fetch", &json!({}));
+    assert_eq!(git(&remote.site, &["rev-parse", "refs/heads/main"]), own, "{reply}");
+    assert_eq!(git(&remote.site, &["rev-parse", "refs/remotes/origin/main"]).trim(), head, "{reply}");
+}
+
 #[test]
 fn a_push_that_would_lose_commits_needs_force() {
     let remote = RemoteFixture::new();
@@ -253,6 +347,9 @@ fn a_push_that_would_lose_commits_needs_force() {
     let app = remote.app(Box::new(approver.clone()), Some(TOKEN));
     check_error(&call(&app, "git_push", &json!({})), "CONFLICT", "commits of `main`");
     assert_eq!(remote.server.head("main"), theirs);
+    check_error(&call(&app, "git_push", &json!({"force": true})), "CONFLICT", "this repository does not have");
+    assert_eq!(call(&app, "git_fetch", &json!({}))["ok"], true);
+    check_error(&call(&app, "git_push", &json!({})), "CONFLICT", "commits of `main`");
     let reply = call(&app, "git_push", &json!({"force": true}));
     assert_eq!(reply["ok"], true, "{reply}");
     assert_eq!(remote.server.head("main"), mine);

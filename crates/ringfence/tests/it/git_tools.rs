@@ -207,11 +207,78 @@ fn contents_of_secrets_and_denied_files_are_not_shown() {
     let (root, directory, file) = (object("HEAD^{tree}"), object("HEAD:private"), object("HEAD:private/plan"));
     let named = ["HEAD:private", "HEAD:private..HEAD:private", "HEAD:private/plan", ":private/plan"];
     let trees = [&root, &directory, &file].map(|object| [object.clone(), format!("{root}..{object}")]);
-    for range in named.map(str::to_owned).into_iter().chain(trees.into_iter().flatten()) {
+    // Forms that git reads as the end of a range, and that look as if they had parents.
+    let described = [&directory, &file].map(|object| format!("HEAD..x^--g{object}"));
+    for range in named.map(str::to_owned).into_iter().chain(trees.into_iter().flatten()).chain(described) {
         let reply = call(&site, "git_diff", &json!({"range": range}));
         assert_eq!(reply["ok"], false, "{range}: {reply}");
         assert!(!reply.to_string().contains("plan in"), "{range}: {reply}");
     }
+}
+
+/// Headers of a patch are made of names, and a name may look like a part of one.
+#[test]
+fn names_do_not_pass_contents_off_as_those_of_another_file() {
+    let site = repository();
+    let lines: String = (0..20).map(|number| format!("KEY{number}=in-history\n")).collect();
+    site.write(".env", &lines);
+    git(&site, &["add", "-f", "-A"]);
+    git(&site, &["commit", "-qm", "secret"]);
+    // `diff --git a/.env b/Q b/.env b/Q` is also the header of the file `.env b/Q`.
+    std::fs::create_dir_all(site.workspace.join("Q b/.env b")).unwrap();
+    git(&site, &["mv", ".env", "Q b/.env b/Q"]);
+    site.write("Q b/.env b/Q", format!("{lines}more\n"));
+    git(&site, &["add", "-f", "-A"]);
+    git(&site, &["commit", "-qm", "moved"]);
+    for (tool, arguments) in [
+        ("git_diff", json!({"range": "HEAD~1..HEAD"})),
+        ("git_log", json!({"patch": true, "limit": 1})),
+        ("git_diff", json!({"range": "HEAD~1..HEAD", "stat": true})),
+    ] {
+        let reply = call(&site, tool, &arguments);
+        assert_eq!(reply["ok"], true, "{reply}");
+        assert!(!reply.to_string().contains("in-history"), "{tool} {arguments}: {reply}");
+    }
+}
+
+/// Neither a link to the repository nor one in it leads around a rule.
+#[test]
+fn a_rule_holds_for_every_name_of_a_repository() {
+    let site = TestSite::in_memory();
+    site.write("real/private/plan", "plan in history\n");
+    site.write("real/README.md", "one\n");
+    for arguments in [&["init", "-q", "-b", "main"][..], &["add", "-A"], &["commit", "-qm", "first"]] {
+        git(&site, &[&["-C", "real"], arguments].concat());
+    }
+    site.write("real/private/plan", "plan of today\n");
+    std::os::unix::fs::symlink("real", site.workspace.join("link")).unwrap();
+    std::fs::create_dir(site.workspace.join("bare")).unwrap();
+    std::os::unix::fs::symlink("../real/.git", site.workspace.join("bare/.git")).unwrap();
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    let rule = "[[rules]]\ndecision = \"deny\"\neffect = \"read\"\npath = \"real/private/**\"\n";
+    std::fs::write(site.config.join("ringfence/config.toml"), rule).unwrap();
+    for repo in ["real", "link", "bare"] {
+        for (tool, arguments) in [
+            ("git_diff", json!({"repo": repo})),
+            ("git_diff", json!({"repo": repo, "range": "HEAD"})),
+            ("git_log", json!({"repo": repo, "patch": true})),
+        ] {
+            let reply = call(&site, tool, &arguments).to_string();
+            assert!(!reply.contains("plan in") && !reply.contains("plan of"), "{tool} {arguments}: {reply}");
+        }
+    }
+}
+
+#[test]
+fn names_are_shown_escaped() {
+    let site = repository();
+    site.write("a\n?? b\u{1b}[2J", "x\n");
+    let text = site.call_with(&["--toolset", "git", "--dialect", "claude"], "git_status", &json!({}));
+    assert!(!text.out.contains("\n?? b") && !text.out.contains('\u{1b}'), "{text:?}");
+    git(&site, &["add", "-A"]);
+    let text = call(&site, "git_diff", &json!({"staged": true, "stat": true}));
+    let diff = text["value"]["diff"].as_str().unwrap();
+    assert!(!diff.contains("\n?? b") && !diff.contains('\u{1b}'), "{text}");
 }
 
 #[test]
