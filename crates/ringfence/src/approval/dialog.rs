@@ -63,6 +63,8 @@ pub(crate) struct ApprovalDialog<'a> {
     note: Option<String>,
     /// The body as it fits a window so wide. Arguments can be long, and the time is drawn every second.
     wrapped: Option<(usize, Vec<DialogLine>)>,
+    /// Lines of the body on the screen that was drawn last.
+    shown: usize,
 }
 
 #[derive(Debug)]
@@ -80,7 +82,15 @@ enum DialogState {
 
 impl<'a> ApprovalDialog<'a> {
     pub(crate) fn new(request: &'a ApprovalRequest) -> Self {
-        Self { request, state: DialogState::Choose, ready: false, quiet_since: None, note: None, wrapped: None }
+        Self {
+            request,
+            state: DialogState::Choose,
+            ready: false,
+            quiet_since: None,
+            note: None,
+            wrapped: None,
+            shown: 0,
+        }
     }
 
     /// Requires a short time without input before keys count.
@@ -151,13 +161,14 @@ impl<'a> ApprovalDialog<'a> {
                 _ => DialogStep::Continue,
             },
             DialogState::View { top } => {
-                const PAGE: usize = 10;
+                // No line is between two pages.
+                let page = self.shown.max(1);
                 match key {
                     DialogKey::Char('v' | 'q') | DialogKey::Escape => return self.set_state(DialogState::Choose),
                     DialogKey::Char('j') | DialogKey::Down | DialogKey::Enter => *top += 1,
                     DialogKey::Char('k') | DialogKey::Up => *top = top.saturating_sub(1),
-                    DialogKey::Char(' ') | DialogKey::PageDown => *top += PAGE,
-                    DialogKey::Char('b') | DialogKey::PageUp => *top = top.saturating_sub(PAGE),
+                    DialogKey::Char(' ') | DialogKey::PageDown => *top += page,
+                    DialogKey::Char('b') | DialogKey::PageUp => *top = top.saturating_sub(page),
                     _ => {}
                 }
                 DialogStep::Continue
@@ -232,7 +243,9 @@ impl<'a> ApprovalDialog<'a> {
         let hidden = (body.len() - top).saturating_sub(room);
         let mut lines: Vec<DialogLine> = body.iter().skip(top).take(room).cloned().collect();
         self.wrapped = Some((width, body));
-        if hidden > 0 && lines.pop().is_some() {
+        let is_cut = hidden > 0 && lines.pop().is_some();
+        self.shown = lines.len();
+        if is_cut {
             let how = if matches!(self.state, DialogState::View { .. }) { "space continues" } else { "`v` shows all" };
             let text = format!("… {} more lines; {how}", hidden + 1);
             lines.extend(wrap_lines(vec![styled_line(DialogStyle::Prompt, text)], width).into_iter().take(1));
@@ -558,21 +571,25 @@ mod tests {
     fn paging_comes_to_every_line_and_stops_at_the_end() {
         let preview = (0..100).map(|line| format!("line {line} of many\n")).collect::<String>();
         let request = ApprovalRequest { preview: text_preview(&preview), ..request() };
-        let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
-        dialog.accept_keys(&chars("v"));
-        let mut seen = String::new();
-        for _ in 0..200 {
-            seen.push_str(&screen(&mut dialog, 10, 40).join("\n"));
-            dialog.accept_keys(&[DialogKey::Down]);
+        for (rows, columns) in [(4, 80), (8, 30), (10, 40), (24, 80), (60, 80)] {
+            for key in [DialogKey::Down, DialogKey::Char(' '), DialogKey::PageDown] {
+                let mut dialog = ApprovalDialog::new(&request);
+                dialog.ready = true;
+                dialog.accept_keys(&chars("v"));
+                let mut seen = String::new();
+                for _ in 0..200 {
+                    seen.push_str(&screen(&mut dialog, rows, columns).join("\n"));
+                    dialog.accept_keys(&[key]);
+                }
+                for line in 0..100 {
+                    assert!(seen.contains(&format!("line {line} of many")), "{line} in {rows}x{columns} by {key:?}");
+                }
+                let end = screen(&mut dialog, rows, columns);
+                assert!(end.contains(&"}".to_owned()) && !end.concat().contains("more lines"), "{end:?}");
+                dialog.accept_keys(&[DialogKey::PageUp]);
+                assert!(screen(&mut dialog, rows, columns).concat().contains("more lines"));
+            }
         }
-        for line in 0..100 {
-            assert!(seen.contains(&format!("line {line} of many")), "{line}");
-        }
-        let end = screen(&mut dialog, 10, 40);
-        assert!(end.contains(&"}".to_owned()) && !end.concat().contains("more lines"), "{end:?}");
-        dialog.accept_keys(&[DialogKey::PageUp]);
-        assert!(screen(&mut dialog, 10, 40).concat().contains("more lines"));
     }
 
     #[test]
