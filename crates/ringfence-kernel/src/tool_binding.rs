@@ -459,8 +459,8 @@ fn build_definition<A: JsonSchema, T: PhasedTool>(
 
 fn argument_schema<A: JsonSchema>() -> ArgumentSchema {
     let mut schema = schema_settings().into_generator().into_root_schema_for::<A>();
-    schema.remove("title");
-    let description = match schema.remove("description") {
+    take_key(&mut schema, "title");
+    let description = match take_key(&mut schema, "description") {
         Some(Value::String(text)) => text,
         _ => String::new(),
     };
@@ -469,9 +469,14 @@ fn argument_schema<A: JsonSchema>() -> ArgumentSchema {
 
 fn output_schema<V: JsonSchema>() -> Value {
     let mut schema: Schema = schema_settings().for_serialize().into_generator().into_root_schema_for::<V>();
-    schema.remove("title");
-    schema.remove("description");
+    take_key(&mut schema, "title");
+    take_key(&mut schema, "description");
     Value::from(schema)
+}
+
+/// The others keep their order.
+fn take_key(schema: &mut Schema, key: &str) -> Option<Value> {
+    schema.as_object_mut().and_then(|fields| fields.shift_remove(key))
 }
 
 /// Whole schemas without references: many models and servers do not follow `$ref`.

@@ -319,7 +319,7 @@ fn query_parameters(schema: &Schema) -> Vec<Value> {
     };
     let parameter = |(name, field): (&String, &Value)| {
         let mut field = field.clone();
-        let description = field.as_object_mut().and_then(|field| field.remove("description"));
+        let description = field.as_object_mut().and_then(|field| field.shift_remove("description"));
         // A query has no null: what is not there is left out.
         if let Some(Value::Array(types)) = field.get_mut("type") {
             types.retain(|each| each != "null");

@@ -378,7 +378,7 @@ mod tests {
         let failed = encode_response(&json!("a"), Err(FramingError::TooLong(10).into()));
         assert_eq!(
             String::from_utf8(failed).unwrap(),
-            "{\"error\":{\"code\":-32600,\"message\":\"this line has more than 10 bytes\"},\"id\":\"a\",\"jsonrpc\":\"2.0\"}\n"
+            "{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"error\":{\"code\":-32600,\"message\":\"this line has more than 10 bytes\"}}\n"
         );
     }
 

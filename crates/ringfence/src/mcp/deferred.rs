@@ -53,7 +53,7 @@ impl DeferredCalls {
     }
 }
 
-/// The arguments come from the SDK's parser, which puts their keys in order.
+/// The arguments have their keys in order (`handler.rs`).
 fn key(call: &ToolCall) -> (String, String) {
     (call.name.clone(), call.arguments.clone())
 }

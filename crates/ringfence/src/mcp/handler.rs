@@ -25,6 +25,7 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
+use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -144,11 +145,12 @@ impl McpServerHandler {
     ) -> Result<CallToolResponse, ErrorData> {
         let mut client = McpClientInfo::from_context(&context)?;
         client.supports_forms &= self.source.may_relay(&context);
-        let arguments = serde_json::to_string(&params.arguments.unwrap_or_default())
-            .map_err(|_| ErrorData::internal_error("cannot serialize the arguments", None))?;
+        // In any order of its keys it is the same call, for one that was deferred.
+        let mut arguments = Value::Object(params.arguments.unwrap_or_default());
+        arguments.sort_all_objects();
         let mcp_session = self.source.session(client.era, &context)?;
         self.refresh_roots(&mcp_session, &client, &context).await;
-        let mut mcp_call = self.new_call(&mcp_session, (&params.name, arguments), &client, &context);
+        let mut mcp_call = self.new_call(&mcp_session, (&params.name, arguments.to_string()), &client, &context);
         let turn = mcp_session.live.change_turn(&mcp_call.call.name, &mcp_call.call.arguments, &context.ct);
         let _turn = turn.await;
         let reply = match params.request_state.filter(|_| client.era == ProtocolEra::Stateless) {

@@ -111,7 +111,7 @@ fn is_program_error(details: &Map<String, Value>) -> bool {
 
 /// Discarded changes come first, then the output, then the exit status.
 fn program_text(mut fields: Map<String, Value>) -> String {
-    let is_cut = fields.remove("truncated") == Some(Value::Bool(true));
+    let is_cut = fields.shift_remove("truncated") == Some(Value::Bool(true));
     let output = program_output(&mut fields);
     let changed = changed_line(&mut fields);
     let mut text = lines_of(&without_program_fields(fields));
@@ -128,7 +128,8 @@ fn program_text(mut fields: Map<String, Value>) -> String {
 fn kept_lines(fields: &mut Map<String, Value>) -> String {
     let id = take_text(fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
     let lists = [("notKept", "not kept".to_owned()), ("kept", format!("kept{id}"))];
-    let lists = lists.into_iter().filter_map(|(name, title)| Some(Map::from_iter([(title, fields.remove(name)?)])));
+    let lists =
+        lists.into_iter().filter_map(|(name, title)| Some(Map::from_iter([(title, fields.shift_remove(name)?)])));
     lists.map(|list| lines_of(&list)).collect()
 }
 
@@ -144,8 +145,8 @@ fn program_output(fields: &mut Map<String, Value>) -> String {
         text.push_str(&stderr);
         end_line(&mut text);
     }
-    let signal = fields.remove("signal");
-    if let Some(code) = fields.remove("exitCode") {
+    let signal = fields.shift_remove("signal");
+    if let Some(code) = fields.shift_remove("exitCode") {
         let signal = signal.map(|signal| format!(", ended by signal {signal}")).unwrap_or_default();
         let _ = writeln!(text, "[exit {code}{signal}]");
     }
@@ -154,10 +155,10 @@ fn program_output(fields: &mut Map<String, Value>) -> String {
 
 /// The paths that a program changed, in one line that says whether they are kept.
 fn changed_line(fields: &mut Map<String, Value>) -> String {
-    let (changes, total) = (take_list(fields, "changes"), fields.remove("totalChanges"));
+    let (changes, total) = (take_list(fields, "changes"), fields.shift_remove("totalChanges"));
     let id = take_text(fields, "change").map(|id| format!(" ({id})")).unwrap_or_default();
     let committed = take_text(fields, "committed");
-    let discarded = fields.remove("discarded") == Some(Value::Bool(true));
+    let discarded = fields.shift_remove("discarded") == Some(Value::Bool(true));
     if changes.is_empty() {
         return String::new();
     }
@@ -175,7 +176,7 @@ fn changed_line(fields: &mut Map<String, Value>) -> String {
 fn without_program_fields(mut fields: Map<String, Value>) -> Map<String, Value> {
     drop_fields(&mut fields, &PROGRAM_FIELDS);
     if fields.get("truncated") == Some(&Value::Bool(false)) {
-        fields.remove("truncated");
+        fields.shift_remove("truncated");
     }
     fields
 }
@@ -231,21 +232,21 @@ fn end_line(text: &mut String) {
 }
 
 fn take_text(fields: &mut Map<String, Value>, name: &str) -> Option<String> {
-    match fields.remove(name) {
+    match fields.shift_remove(name) {
         Some(Value::String(text)) => Some(text),
         _ => None,
     }
 }
 
 fn take_list(fields: &mut Map<String, Value>, name: &str) -> Vec<Value> {
-    match fields.remove(name) {
+    match fields.shift_remove(name) {
         Some(Value::Array(items)) => items,
         _ => Vec::new(),
     }
 }
 
 fn drop_fields(fields: &mut Map<String, Value>, names: &[&str]) {
-    names.iter().for_each(|name| drop(fields.remove(*name)));
+    names.iter().for_each(|name| drop(fields.shift_remove(*name)));
 }
 
 #[cfg(test)]

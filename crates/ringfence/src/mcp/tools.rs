@@ -113,17 +113,17 @@ fn drop_silent_keywords(schema: &mut Value) {
             }
             let is_empty = |value: &Value| [json!(false), json!(null), json!([]), json!({})].contains(value);
             if fields.contains_key("type") && fields.get("default").is_some_and(is_empty) {
-                fields.remove("default");
+                fields.shift_remove("default");
             }
             let is_name = |text: &Value| text.as_str().is_some_and(|text| text.split_whitespace().count() <= 2);
             if fields.contains_key("type") && fields.get("description").is_some_and(is_name) {
-                fields.remove("description");
+                fields.shift_remove("description");
             }
             if fields.contains_key("type") && fields.get("additionalProperties") == Some(&Value::Bool(false)) {
-                fields.remove("additionalProperties");
+                fields.shift_remove("additionalProperties");
             }
             if fields.get("type").is_some_and(|kind| kind == "integer") && fields.get("minimum") == Some(&json!(0)) {
-                fields.remove("minimum");
+                fields.shift_remove("minimum");
             }
             fields.values_mut().for_each(drop_silent_keywords);
         }
@@ -166,7 +166,7 @@ fn drop_widths(schema: &mut Value) {
                 None => false,
             };
             if numeric {
-                fields.remove("format");
+                fields.shift_remove("format");
             }
             fields.values_mut().for_each(drop_widths);
         }

@@ -230,13 +230,13 @@ fn mark_truncated(value: &mut Value, most: usize, dialect: Dialect) {
         None => Some(value),
     };
     if let Some(fields) = target.and_then(Value::as_object_mut) {
-        fields.insert("truncated".to_owned(), Value::Bool(true));
-        fields.insert("hint".to_owned(), Value::String(truncation_hint(most)));
         if dialect == Dialect::Crewagent {
             for (whole, part) in [("content", "contentPreview"), ("entries", "entriesPreview")] {
-                fields.remove(whole).and_then(|value| fields.insert(part.to_owned(), value));
+                fields.shift_remove(whole).and_then(|value| fields.insert(part.to_owned(), value));
             }
         }
+        fields.insert("truncated".to_owned(), Value::Bool(true));
+        fields.insert("hint".to_owned(), Value::String(truncation_hint(most)));
     }
 }
 
@@ -355,7 +355,7 @@ mod tests {
         let reply = reply(&json!({"content": "x".repeat(MOST), "entries": []}));
         let fitted = truncate_reply(&reply, ALL_COPIES[2], MOST, Dialect::Crewagent).unwrap();
         let fields: Vec<&String> = fitted["value"].as_object().unwrap().keys().collect();
-        assert_eq!(fields, ["contentPreview", "entriesPreview", "hint", "truncated"]);
+        assert_eq!(fields, ["contentPreview", "entriesPreview", "truncated", "hint"]);
     }
 
     #[test]

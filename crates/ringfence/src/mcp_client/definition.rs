@@ -109,7 +109,9 @@ fn parse_tool(server: &McpServerConfig, called: &str, tool: &Value) -> Result<Mc
         McpServerTransport::Program(program) => json!([program.command, program.args, program.jail]),
         McpServerTransport::Url { url, .. } => json!(url),
     };
-    let all = json!([server.name, transport, called, tool["title"], tool["description"], tool["inputSchema"]]);
+    let mut all = json!([server.name, transport, called, tool["title"], tool["description"], tool["inputSchema"]]);
+    // It is the same definition in any order of its keys.
+    all.sort_all_objects();
     Ok(McpToolDefinition {
         remote_name: called.to_owned(),
         name: format!("{MCP_TOOL_PREFIX}{}__{safe}", server.name),
@@ -249,5 +251,12 @@ mod tests {
         let mut shaped = tool("a");
         shaped["inputSchema"]["properties"] = json!({"p": {}});
         assert_ne!(digest(shaped), same);
+        let with_parameters = |parameters: Value| {
+            let mut shaped = tool("a");
+            shaped["inputSchema"]["properties"] = parameters;
+            digest(shaped)
+        };
+        let reordered = with_parameters(json!({"q": {}, "p": {"type": "string", "description": "d"}}));
+        assert_eq!(with_parameters(json!({"p": {"description": "d", "type": "string"}, "q": {}})), reordered);
     }
 }

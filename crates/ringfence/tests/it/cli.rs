@@ -263,7 +263,7 @@ fn tools_are_printed_in_both_forms_and_in_the_order_of_the_contract() {
 #[track_caller]
 fn check_function(function: &Value) {
     let keys: Vec<&String> = function.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["description", "name", "parameters"], "{function}");
+    assert_eq!(keys, ["name", "description", "parameters"], "{function}");
     assert!(!function["description"].as_str().unwrap().is_empty());
     check_schema(&function["parameters"]);
     assert!(!function.to_string().contains("$ref"), "{function}");

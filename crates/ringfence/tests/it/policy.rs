@@ -156,7 +156,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would overwrite `docs/a.md`, and the rule `docs` of your config denies it; the rule covers only `effect = \"change\", path = \"docs/**\"`; `path = [\"docs/**\", \"!docs/a.md\"]` in that rule would lift this","details":{"grant":"path = [\"docs/**\", \"!docs/a.md\"]","layer":"user","rule":"docs"}}}"#
+            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would overwrite `docs/a.md`, and the rule `docs` of your config denies it; the rule covers only `effect = \"change\", path = \"docs/**\"`; `path = [\"docs/**\", \"!docs/a.md\"]` in that rule would lift this","details":{"rule":"docs","layer":"user","grant":"path = [\"docs/**\", \"!docs/a.md\"]"}}}"#
         ]],
     );
     check(
@@ -164,7 +164,7 @@ fn a_denial_is_a_reply_that_helps() {
         "delete_file",
         json!({"path": "docs/a.md"}),
         expect![[
-            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would delete `docs/a.md`, and the preset `read-only` allows no changes, only listing and reading; `preset = \"edits\"` instead would lift this","details":{"grant":"preset = \"edits\"","layer":"preset","rule":"preset read-only"}}}"#
+            r#"{"ok":false,"error":{"code":"PERMISSION_DENIED","message":"this would delete `docs/a.md`, and the preset `read-only` allows no changes, only listing and reading; `preset = \"edits\"` instead would lift this","details":{"rule":"preset read-only","layer":"preset","grant":"preset = \"edits\""}}}"#
         ]],
     );
     check(
@@ -172,7 +172,7 @@ fn a_denial_is_a_reply_that_helps() {
         "write_file",
         json!({"path": "docs/a.md", "content": ""}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run it on a terminal to approve it (overwrite `docs/a.md`)","details":{"grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }","layer":"preset","rule":"preset ask"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run it on a terminal to approve it (overwrite `docs/a.md`)","details":{"rule":"preset ask","layer":"preset","grant":"{ decision = \"allow\", tool = \"write_file\", mount = \"workspace\", path = \"docs/a.md\" }"}}}"#
         ]],
     );
     check(
@@ -180,7 +180,7 @@ fn a_denial_is_a_reply_that_helps() {
         "read_file",
         json!({"path": ".env"}),
         expect![[
-            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run interactively to approve (read `.env`, which may hold secrets)","details":{"layer":"preset","rule":"secret"}}}"#
+            r#"{"ok":false,"error":{"code":"APPROVAL_DENIED","message":"not approved: no approver available; run interactively to approve (read `.env`, which may hold secrets)","details":{"rule":"secret","layer":"preset"}}}"#
         ]],
     );
 }

@@ -169,11 +169,16 @@ fn with_table(before: &str, server: &Map<String, Value>) -> (String, Option<Stri
     let entry = updated(old.as_ref().and_then(|old| old[KEY].get(ENTRY_NAME)), server);
     let text = toml::to_string(&json!({KEY: {ENTRY_NAME: entry}})).unwrap_or_default();
     let Some(mut wanted) = old else { return (text, None) };
-    let is_there = wanted[KEY].get(ENTRY_NAME).is_some();
     if !wanted[KEY].is_null() && !wanted[KEY].is_object() {
         return (text, None);
     }
-    wanted[KEY][ENTRY_NAME] = Value::Object(entry);
+    let (was, entry) = (wanted[KEY].get(ENTRY_NAME).cloned(), Value::Object(entry));
+    // In any order of its keys it is up to date.
+    if was.as_ref() == Some(&entry) {
+        return (text, Some(before.to_owned()));
+    }
+    let is_there = was.is_some();
+    wanted[KEY][ENTRY_NAME] = entry;
     let (above, below) = if is_there {
         around_table(before, &format!("{KEY}.{ENTRY_NAME}"))
     } else {
@@ -340,7 +345,7 @@ mod tests {
     }
 
     const SERVER: &str =
-        r#"{"alwaysLoad":true,"args":["mcp","--default-dialect","claude","--workspace","."],"command":"ringfence"}"#;
+        r#"{"command":"ringfence","args":["mcp","--default-dialect","claude","--workspace","."],"alwaysLoad":true}"#;
 
     #[test]
     fn an_entry_is_put_in_and_nothing_else_changes() {
@@ -400,7 +405,7 @@ mod tests {
     #[test]
     fn a_table_is_put_at_the_end_or_where_it_was() {
         let server = entry(McpClientApp::Codex);
-        let text = "[mcp_servers.ringfence]\nargs = [\"mcp\", \"--default-dialect\", \"codex\", \"--workspace\", \".\"]\ncommand = \"/bin/ringfence\"\n\
+        let text = "[mcp_servers.ringfence]\ncommand = \"/bin/ringfence\"\nargs = [\"mcp\", \"--default-dialect\", \"codex\", \"--workspace\", \".\"]\n\
             default_tools_approval_mode = \"approve\"\ntool_timeout_sec = 300\n";
         for (before, gap) in [("", ""), ("a = 1\n", "\n"), ("a = 1", "\n\n"), ("[mcp_servers.b]\nc = 1\n\n", "")] {
             let (_, after) = with_table(before, &server);
@@ -475,21 +480,21 @@ mod tests {
             let file = change.file.strip_prefix(at).unwrap().display().to_string();
             format!("{file}: {}", change.after.split_whitespace().collect::<Vec<_>>().join(" "))
         };
-        let shared = r#""args": [ "mcp", "--default-dialect", "claude", "--workspace", "." ], "command": "ringfence""#;
+        let shared = r#""command": "ringfence", "args": [ "mcp", "--default-dialect", "claude", "--workspace", "." ]"#;
         let own =
-            r#""args": [ "mcp", "--default-dialect", "claude", "--workspace", "." ], "command": "/bin/ringfence""#;
+            r#""command": "/bin/ringfence", "args": [ "mcp", "--default-dialect", "claude", "--workspace", "." ]"#;
         let gemini = shared.replace("claude", "gemini");
         let cases = [
             (
                 McpClientApp::ClaudeCode,
-                format!(r#".mcp.json: {{ "mcpServers": {{ "ringfence": {{ "alwaysLoad": true, {shared} }} }} }}"#),
+                format!(r#".mcp.json: {{ "mcpServers": {{ "ringfence": {{ {shared}, "alwaysLoad": true }} }} }}"#),
             ),
             (
                 McpClientApp::Codex,
-                r#".codex/config.toml: [mcp_servers.ringfence] args = ["mcp", "--default-dialect", "codex", "--workspace", "."] command = "/bin/ringfence" default_tools_approval_mode = "approve" tool_timeout_sec = 300"#
+                r#".codex/config.toml: [mcp_servers.ringfence] command = "/bin/ringfence" args = ["mcp", "--default-dialect", "codex", "--workspace", "."] default_tools_approval_mode = "approve" tool_timeout_sec = 300"#
                     .to_owned(),
             ),
-            (McpClientApp::Crush, format!(r#"crush.json: {{ "mcp": {{ "ringfence": {{ {shared}, "type": "stdio" }} }} }}"#)),
+            (McpClientApp::Crush, format!(r#"crush.json: {{ "mcp": {{ "ringfence": {{ "type": "stdio", {shared} }} }} }}"#)),
             (McpClientApp::Gemini, format!(r#".gemini/settings.json: {{ "mcpServers": {{ "ringfence": {{ {gemini} }} }} }}"#)),
             (
                 McpClientApp::Goose,
@@ -498,12 +503,12 @@ mod tests {
             ),
             (
                 McpClientApp::Opencode,
-                r#"opencode.json: { "mcp": { "ringfence": { "command": [ "ringfence", "mcp", "--default-dialect", "claude", "--workspace", "." ], "enabled": true, "type": "local" } } }"#
+                r#"opencode.json: { "mcp": { "ringfence": { "type": "local", "command": [ "ringfence", "mcp", "--default-dialect", "claude", "--workspace", "." ], "enabled": true } } }"#
                     .to_owned(),
             ),
             (
                 McpClientApp::Vscode,
-                r#".vscode/mcp.json: { "servers": { "ringfence": { "args": [ "mcp", "--default-dialect", "claude", "--workspace", "${workspaceFolder}" ], "command": "ringfence", "type": "stdio" } } }"#
+                r#".vscode/mcp.json: { "servers": { "ringfence": { "type": "stdio", "command": "ringfence", "args": [ "mcp", "--default-dialect", "claude", "--workspace", "${workspaceFolder}" ] } } }"#
                     .to_owned(),
             ),
             (McpClientApp::Zed, format!(r#"zed/settings.json: {{ "context_servers": {{ "ringfence": {{ {own} }} }} }}"#)),
