@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ringfence_kernel::lenient::strings;
 use ringfence_kernel::{
-    CODE_MOUNT, CallContext, CallLimits, ChangeGroupDecision, Dialect, DuplicateToolError, ErrorKind, FollowUpMode,
-    FollowUpPlan, ModelText, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody, ResourceAccess,
-    ReviewRequirement, Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry, short_change_id,
+    CallContext, CallLimits, ChangeGroupDecision, Dialect, DuplicateToolError, ErrorKind, FollowUpMode, FollowUpPlan,
+    ModelText, PhasedTool, PolicyAction, Preview, PreviewBody, ReviewRequirement, Ticket, ToolBinding, ToolError,
+    ToolPhaseResult, ToolPlan, ToolRegistry, short_change_id,
 };
 use ringfence_sandbox::{FinishedRun, JailFile, ProgramReport};
 use schemars::JsonSchema;
@@ -118,13 +118,7 @@ impl PhasedTool for GitCommit {
             return Err(ToolError::invalid("message", &format!("must have at most {MAX_MESSAGE_BYTES} bytes")));
         }
         let (target, mut accesses) = self.git.target(repo.as_deref(), &paths, cx)?;
-        let resource = PolicyResource {
-            mount: Arc::from(CODE_MOUNT),
-            requested_path: "git".to_owned(),
-            display_path: "git".to_owned(),
-            ..PolicyResource::default()
-        };
-        accesses.push(ResourceAccess { action: PolicyAction::Run, resource });
+        accesses.push(self.git.setup.runner.run_access("git", cx)?);
         Ok(ToolPlan { accesses, prepared: CommitPlan::Run { target, message, paths } })
     }
 

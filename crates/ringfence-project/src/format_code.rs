@@ -21,7 +21,7 @@ use ringfence_sandbox::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{run_access, workspace_path};
+use crate::arguments::workspace_path;
 use crate::formatter::{CodeFormatter, FormatCommand, commands, program_directories, script};
 use crate::project_files::ViewFiles;
 use crate::test_report::{shortened, without_escapes};
@@ -117,7 +117,8 @@ impl PhasedTool for FormatCodeTool {
         let commands = commands(&files, &request.paths, setting)
             .map_err(|error| ToolError::new(ErrorKind::NotFound, error.to_string()))?;
         let script = script(&commands, &program_directories(&files, &request.paths));
-        let accesses = commands.keys().map(|command| run_access(command.formatter.name())).collect();
+        let access = |command: &FormatCommand| self.runner.run_access(command.formatter.name(), cx);
+        let accesses = commands.keys().map(access).collect::<Result<_, _>>()?;
         let FormatRequest { paths, check } = request;
         Ok(ToolPlan { accesses, prepared: FormatPlan::Run(PlannedFormat { paths, commands, script, check }) })
     }

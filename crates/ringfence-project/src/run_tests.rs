@@ -20,7 +20,7 @@ use ringfence_sandbox::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{plain_word, run_access, seconds, workspace_path};
+use crate::arguments::{plain_word, seconds, workspace_path};
 use crate::detect::detect;
 use crate::project_files::ViewFiles;
 use crate::report_files::{RunOutput, plain_output, read_report};
@@ -112,7 +112,7 @@ impl Tool for RunTestsTool {
         selection.name = request.name;
         let has_filter = selection.name.is_some();
         let prepared = PlannedTests { script: project.script(&selection), project, timeout, has_filter };
-        Ok(ToolPlan { accesses: vec![run_access(prepared.project.program())], prepared })
+        Ok(ToolPlan { accesses: vec![self.runner.run_access(prepared.project.program(), cx)?], prepared })
     }
 
     fn preview(&self, tests: &mut PlannedTests, _: &CallContext<'_>) -> Result<Preview, ToolError> {
