@@ -12,8 +12,8 @@ use std::time::Duration;
 use ringfence_kernel::lenient::{scalar, strings};
 use ringfence_kernel::{
     CallContext, CallLimits, ChangeGroupDecision, ChangedPath, Dialect, ErrorKind, FollowUpMode, FollowUpPlan,
-    ModelText, PhasedTool, PolicyAction, Preview, PreviewBody, ReviewRequirement, Ticket, ToolError, ToolPhaseResult,
-    ToolPlan, Workspace, short_change_id,
+    FormatCard, ModelText, PhasedTool, PolicyAction, Preview, PreviewBody, ReplyCard, ReviewRequirement, Ticket,
+    ToolError, ToolPhaseResult, ToolPlan, Workspace, short_change_id,
 };
 use ringfence_sandbox::{
     FinishedRun, JailFile, JailProgram, OtherChanges, OutputCapture, ProgramChanges, ProgramReport, ProgramRunner,
@@ -320,5 +320,17 @@ impl From<FormatOutcome> for FormatCodeReply {
 impl ModelText for FormatCodeReply {
     fn model_text(&self, _: Dialect) -> String {
         self.text.clone()
+    }
+
+    fn card(&self) -> Option<ReplyCard> {
+        let Self { paths, total, formatters, check, change, text: _ } = self;
+        Some(ReplyCard::Formatted(FormatCard {
+            formatters: formatters.clone(),
+            total: *total,
+            paths: paths.clone(),
+            more: 0,
+            check: *check,
+            change: change.clone(),
+        }))
     }
 }

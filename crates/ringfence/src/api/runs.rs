@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use axum::response::Response;
 use ringfence_agent::{AgentEvent, AgentObserver, AnnouncingApprover};
 use ringfence_kernel::sync::Mutex;
-use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal};
+use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal, ReplyValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -238,7 +238,13 @@ impl AgentObserver for RunFeedObserver {
             return;
         }
         self.flush(&mut text);
-        self.publish(event_json(event));
+        let mut value = event_json(event);
+        if let AgentEvent::Result { reply, .. } = event
+            && let Some(card) = reply.outcome.as_ref().ok().and_then(ReplyValue::card)
+        {
+            value["card"] = json!(card);
+        }
+        self.publish(value);
     }
 }
 

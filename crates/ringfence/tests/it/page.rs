@@ -27,7 +27,7 @@ impl TestPageServer {
         Self::start_with(site, &[])
     }
 
-    fn start_with(site: &TestSite, arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(site: &TestSite, arguments: &[&str]) -> Self {
         let server = TestApiServer::start(site, arguments);
         let token = server.agent(site, "robot").token;
         Self { server: Arc::new(server), token }
