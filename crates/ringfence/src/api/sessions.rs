@@ -401,6 +401,7 @@ pub(super) async fn all_jobs(
         which.session.as_ref().is_none_or(|session| *session == job.session) && (sees_all || is_own())
     };
     let mut jobs = api.hosts.jobs();
+    jobs.extend(api.runs.jobs());
     jobs.extend(api.mcp_commands.all_jobs());
     jobs.retain(is_visible);
     jobs.sort_by_key(|job| job.started);
