@@ -38,20 +38,20 @@ struct FixTrial {
 
 const TRIALS: [FixTrial; 6] = [
     FixTrial {
-        package: "slab",
+        package: "smallvec",
         registry: PackageRegistry::Cargo,
-        releases: ["0.4.10", "0.4.11"],
+        releases: ["1.6.0", "1.6.1"],
         dialect: "standard",
-        sources: "src",
-        tests: "tests",
-        path: "tests/slab.rs",
+        sources: "src/lib.rs",
+        tests: "src/tests.rs",
+        path: "",
         needs: &[],
         settings: &[],
     },
     FixTrial {
         package: "bytes",
         registry: PackageRegistry::Cargo,
-        releases: ["1.6.0", "1.6.1"],
+        releases: ["1.10.0", "1.10.1"],
         dialect: "claude",
         sources: "src",
         tests: "tests",
@@ -91,7 +91,10 @@ const TRIALS: [FixTrial; 6] = [
         path: "",
         needs: &["mocha@12.0.3", "is-buffer@2.0.5"],
         settings: &[
-            ("package.json", "{\"name\": \"flat\", \"scripts\": {\"test\": \"mocha\"}}\n"),
+            (
+                "package.json",
+                "{\"name\": \"flat\", \"main\": \"index.js\", \"bin\": \"cli.js\", \"scripts\": {\"test\": \"mocha\"}}\n",
+            ),
             (".mocharc.json", "{\"ui\": \"tdd\"}\n"),
         ],
     },

@@ -1,4 +1,4 @@
-//! One fix, from the first test to the undo: every change is a call over the Model Context Protocol.
+//! One fix, from the first test to the undo: every change is a call over the Model Context Protocol, and a person undoes them all.
 //!
 //! The workspace is compared with what it was before the first call: names, contents and modes of all files, those of `.git` too.
 
@@ -16,9 +16,6 @@ use crate::fixes::difference::{ChangedFile, changed_files};
 use crate::fixes::release::{PackageRegistry, fetch, install_needs};
 use crate::surface::SurfaceServer;
 use crate::{print_status, root};
-
-/// Most changes of a session: a call that undoes says when there are no more.
-const MOST_UNDONE: usize = 100;
 
 /// What git does not track here.
 const EXCLUDED: &str = ".venv/\nnode_modules/\ntarget/\npackage-lock.json\n__pycache__/\n";
@@ -83,7 +80,8 @@ pub(super) fn try_fix(trial: &FixTrial) -> Result<FixResult, String> {
         return Err(format!("the tests fail with the fix:\n{}", after.text));
     }
     session.commit(&files, tests.iter().chain(&sources))?;
-    let undone = session.undo_all()?;
+    drop(session);
+    let undone = undo_all(&base, &files)?;
     check_same(&before_all, &TreeSnapshot::of(&files)?)?;
     git(&files, &["fsck", "--strict"])?;
     Ok(FixResult { before: before.counts(), after: after.counts(), formatted, undone })
@@ -98,10 +96,13 @@ fn make_workspace(trial: &FixTrial, release: &Path, base: &Path) -> Result<PathB
     if !succeeds(Command::new("cp").arg("-R").arg(release).arg(&files)) {
         return Err("the release cannot be copied".to_owned());
     }
-    for (path, contents) in trial.settings {
-        fs::write(files.join(path), contents).map_err(|error| format!("{path}: {error}"))?;
+    if trial.registry == PackageRegistry::Cargo {
+        // The package is below this repository, and is not of its workspace.
+        let manifest = fs::read_to_string(files.join("Cargo.toml")).map_err(|error| error.to_string())?;
+        fs::write(files.join("Cargo.toml"), manifest + "\n[workspace]\n").map_err(|error| error.to_string())?;
     }
     install_needs(trial, &files)?;
+    // Installers write settings too.
     for (path, contents) in trial.settings {
         fs::write(files.join(path), contents).map_err(|error| format!("{path}: {error}"))?;
     }
@@ -175,19 +176,22 @@ impl FixSession<'_> {
             (_, status) => Err(format!("the commit is not what was asked for: {status}")),
         }
     }
+}
 
-    /// Undoes changes until there are no more. Returns their number.
-    fn undo_all(&mut self) -> Result<usize, String> {
-        let tool = if self.trial.dialect == "claude" { "Undo" } else { "undo" };
-        for undone in 0..MOST_UNDONE {
-            let reply = self.call(tool, &json!({}))?;
-            if reply.is_error && reply.text.contains("no change of this session to undo") {
-                return Ok(undone);
-            } else if reply.is_error {
-                return Err(format!("{tool}: {}", reply.text));
-            }
-        }
-        Err("there is always a change to undo".to_owned())
+/// Undoes every change, as a person: an agent is asked about changes of a repository. Returns their number.
+fn undo_all(base: &Path, files: &Path) -> Result<usize, String> {
+    let log = ringfence(base, files, &["log"])?;
+    ringfence(base, files, &["undo", "--since", "2000-01-01T00:00:00Z"])?;
+    Ok(log.lines().count())
+}
+
+fn ringfence(base: &Path, files: &Path, words: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(root().join("target/debug/ringfence"));
+    command.args(words).arg("--config").arg(base.join("config.toml")).arg("--workspace").arg(files);
+    let output = command.env("RINGFENCE_STATE_DIR", base.join("state")).output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!("{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr))),
     }
 }
 
