@@ -510,7 +510,7 @@ pub(super) async fn resume(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Weak};
 
     use ringfence_kernel::sync::Mutex;
 

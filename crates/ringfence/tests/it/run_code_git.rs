@@ -328,7 +328,7 @@ fn a_program_that_can_read_a_committed_secret_adds_its_taint() {
         let expected = is_committed.then_some(ErrorKind::ApprovalDenied);
         let reply = run();
         assert_eq!(reply.error_kind(), expected, "{}", reply.text);
-        assert_eq!(reply.text.contains("KEY=1"), false, "{}", reply.text);
+        assert!(!reply.text.contains("KEY=1"), "{}", reply.text);
     };
     let site = repository_with_secrets();
     check(&site, true);

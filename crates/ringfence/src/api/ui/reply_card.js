@@ -98,7 +98,7 @@ function formatted({ formatters, total, paths, more, check, change }) {
             el('span', { class: 'facts' }, formatters),
         ),
         paths.length > 0
-            ? el('ul', { class: 'accesses' }, ...paths.map(path => el('li', {}, el('code', {}, cut(path)))))
+            ? el('ul', { class: 'accesses' }, ...paths.map(name => el('li', {}, el('code', {}, cut(name)))))
             : null,
         andMore(more, 'file'),
         changed(change),

@@ -6,12 +6,9 @@ import { get, path, post, query, remove } from '../api.js';
 import { follow } from '../events.js';
 import { transcript } from '../cards.js';
 import { loadRequests, loadSessions, may, paused, state, watch } from '../state.js';
-import { jobsOf, showJobs } from '../jobs.js';
+import { JOBS_INTERVAL, jobsOf, showJobs } from '../jobs.js';
 import { undo } from '../undo.js';
 import { clock } from '../time.js';
-
-/** Milliseconds between looks at background jobs. */
-const JOBS_INTERVAL = 2000;
 
 export function show(place, [id]) {
     const head = el('div', {});
