@@ -23,6 +23,7 @@ mod doc_markers;
 mod docs_links;
 mod external_tools;
 mod faults;
+mod fixes;
 mod fuzz;
 mod live_model;
 mod llmock;
@@ -92,6 +93,9 @@ const USAGE: &str =
                and added to the corpus
   faults       inject kills, failing system calls, power cuts and more into every tool, and check the state afterwards;
                a sample in minutes, `--full` for every system call; updates docs/faults.md
+  fixes [NAME…]
+               make bug fixes of public packages by our tools alone, over the real MCP server: test, fix, format, commit, undo;
+               downloads the packages on the first run; updates docs/project.md
   docs         regenerate docs/reference from the types, the example config, the help texts and the OpenAPI document
   llmock       test our model clients against a fault-injecting server; downloads it on the first run
   mutants      mutation testing of the policy decisions
@@ -138,6 +142,7 @@ fn main() -> ExitCode {
         ["diffs"] => diffs::run(),
         ["fuzz", ref rest @ ..] => fuzz::run(rest),
         ["faults", ref words @ ..] => faults::run(words),
+        ["fixes", ref names @ ..] => fixes::run(names),
         ["docs"] => {
             let it = ["test", "-p", "ringfence", "--test", "it", "reference"];
             run_cargo(&it, &[("RINGFENCE_UPDATE_DOCS", "1")]) && run_cargo(&it, &[])

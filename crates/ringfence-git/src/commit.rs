@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ringfence_kernel::lenient::strings;
 use ringfence_kernel::{
-    CODE_MOUNT, CallContext, CallLimits, ChangeGroupDecision, Dialect, DuplicateToolError, ErrorKind, FollowUpMode,
-    FollowUpPlan, ModelText, PhasedTool, PolicyAction, PolicyResource, Preview, PreviewBody, ResourceAccess,
+    CallContext, CallLimits, ChangeGroupDecision, CommitCard, CommitListCard, Dialect, DuplicateToolError, ErrorKind,
+    FollowUpMode, FollowUpPlan, ModelText, PhasedTool, PolicyAction, Preview, PreviewBody, ReplyCard,
     ReviewRequirement, Ticket, ToolBinding, ToolError, ToolPhaseResult, ToolPlan, ToolRegistry, short_change_id,
 };
 use ringfence_sandbox::{FinishedRun, JailFile, ProgramReport};
@@ -60,8 +60,13 @@ struct GitCommit {
 }
 
 enum CommitPlan {
-    Run { target: GitTarget, message: String, paths: Vec<String> },
-    Keep(Box<FinishedRun>),
+    Run {
+        target: GitTarget,
+        message: String,
+        paths: Vec<String>,
+    },
+    /// With the first line of the message.
+    Keep(Box<FinishedRun>, String),
 }
 
 /// Result.
@@ -74,6 +79,8 @@ struct CommitResult {
     /// The id of the change, for `undo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
+    #[serde(skip)]
+    subject: String,
 }
 
 impl ModelText for CommitResult {
@@ -81,17 +88,23 @@ impl ModelText for CommitResult {
         let change = self.change.as_deref().map(|change| format!(" ({})", short_change_id(change))).unwrap_or_default();
         format!("{}\n[committed {}{change}]", self.output.trim_end(), self.commit)
     }
+
+    fn card(&self) -> Option<ReplyCard> {
+        let commit = CommitCard { id: self.commit.clone(), subject: self.subject.clone(), ..CommitCard::default() };
+        let (commits, change) = (vec![commit], self.change.clone());
+        Some(ReplyCard::Commits(CommitListCard { commits, change, ..CommitListCard::default() }))
+    }
 }
 
-impl From<ProgramReport> for CommitResult {
-    fn from(report: ProgramReport) -> Self {
+impl CommitResult {
+    fn new(report: &ProgramReport, subject: String) -> Self {
         let printed = report.stdout().trim_end();
         let (output, commit) = printed.rsplit_once('\n').unwrap_or(("", printed));
         let output = match report.stderr().trim_end() {
             "" => output.to_owned(),
             errors => format!("{output}\n{errors}"),
         };
-        Self { commit: commit.to_owned(), output, change: report.change_id().map(str::to_owned) }
+        Self { commit: commit.to_owned(), output, change: report.change_id().map(str::to_owned), subject }
     }
 }
 
@@ -118,13 +131,7 @@ impl PhasedTool for GitCommit {
             return Err(ToolError::invalid("message", &format!("must have at most {MAX_MESSAGE_BYTES} bytes")));
         }
         let (target, mut accesses) = self.git.target(repo.as_deref(), &paths, cx)?;
-        let resource = PolicyResource {
-            mount: Arc::from(CODE_MOUNT),
-            requested_path: "git".to_owned(),
-            display_path: "git".to_owned(),
-            ..PolicyResource::default()
-        };
-        accesses.push(ResourceAccess { action: PolicyAction::Run, resource });
+        accesses.push(self.git.setup.runner.run_access("git", cx)?);
         Ok(ToolPlan { accesses, prepared: CommitPlan::Run { target, message, paths } })
     }
 
@@ -142,7 +149,7 @@ impl PhasedTool for GitCommit {
                 }
                 Ok(preview.with_body(PreviewBody::Text(message.clone())))
             }
-            CommitPlan::Keep(left) => left.preview(cx),
+            CommitPlan::Keep(left, _) => left.preview(cx),
         }
     }
 
@@ -153,6 +160,7 @@ impl PhasedTool for GitCommit {
     ) -> Result<ToolPhaseResult<CommitResult, CommitPlan>, ToolError> {
         match work {
             CommitPlan::Run { target, message, .. } => {
+                let subject = message.trim_start().lines().next().unwrap_or_default().to_owned();
                 let message = JailFile::new("message", message);
                 match self.git.write(&target, COMMIT_SCRIPT, vec![message], ticket.context())? {
                     // A commit that changed nothing was not made.
@@ -160,11 +168,15 @@ impl PhasedTool for GitCommit {
                         Err(report.into_error(ToolError::new(ErrorKind::Execution, "git made no commit")))
                     }
                     ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared }) => {
-                        Ok(ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: CommitPlan::Keep(prepared) }))
+                        let prepared = CommitPlan::Keep(prepared, subject);
+                        Ok(ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared }))
                     }
                 }
             }
-            CommitPlan::Keep(left) => left.commit(ticket).map(|report| ToolPhaseResult::Done(report.into())),
+            CommitPlan::Keep(left, subject) => {
+                let report = left.commit(ticket)?;
+                Ok(ToolPhaseResult::Done(CommitResult::new(&report, subject)))
+            }
         }
     }
 
@@ -176,28 +188,28 @@ impl PhasedTool for GitCommit {
     fn required_review(&self, work: &CommitPlan) -> Option<ReviewRequirement> {
         match work {
             CommitPlan::Run { .. } => None,
-            CommitPlan::Keep(left) => left.required_review(),
+            CommitPlan::Keep(left, _) => left.required_review(),
         }
     }
 
     fn follow_up(&self, work: &CommitPlan) -> FollowUpMode {
         match work {
             CommitPlan::Run { .. } => FollowUpMode::Policy,
-            CommitPlan::Keep(left) => left.follow_up(),
+            CommitPlan::Keep(left, _) => left.follow_up(),
         }
     }
 
     fn reconcile(&self, work: &mut CommitPlan, wanted: Vec<ChangeGroupDecision>) -> Vec<ChangeGroupDecision> {
         match work {
             CommitPlan::Run { .. } => wanted,
-            CommitPlan::Keep(left) => left.reconcile(wanted),
+            CommitPlan::Keep(left, _) => left.reconcile(wanted),
         }
     }
 
     fn abort(&self, work: CommitPlan, refused: ToolError) -> Result<CommitResult, ToolError> {
         match work {
             CommitPlan::Run { .. } => Err(refused),
-            CommitPlan::Keep(left) => left.abort(refused).map(CommitResult::from),
+            CommitPlan::Keep(left, subject) => left.abort(refused).map(|report| CommitResult::new(&report, subject)),
         }
     }
 }

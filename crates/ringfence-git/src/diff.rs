@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use ringfence_kernel::lenient::{scalar, strings};
 use ringfence_kernel::{
-    CallContext, CallLimits, Dialect, DuplicateToolError, ModelText, PolicyAction, Preview, Ticket, Tool, ToolBinding,
-    ToolError, ToolPlan, ToolRegistry, sanitize_line,
+    CallContext, CallLimits, Dialect, DiffCard, DuplicateToolError, ModelText, PolicyAction, Preview, ReplyCard,
+    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry, sanitize_line,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::GIT_TOOLSET;
 use crate::output_filter::{ReadFilter, bound_text};
+use crate::patch_diff::parse_patch;
 use crate::repository::{GitRunner, GitTarget, reading_time};
 use crate::revision::GitRevision;
 
@@ -79,11 +80,19 @@ struct DiffResult {
     hidden: Vec<String>,
     #[serde(skip)]
     text: String,
+    /// The diff is numbers of lines only.
+    #[serde(skip)]
+    is_stat: bool,
 }
 
 impl ModelText for DiffResult {
     fn model_text(&self, _: Dialect) -> String {
         self.text.clone()
+    }
+
+    fn card(&self) -> Option<ReplyCard> {
+        let card = || DiffCard { diff: parse_patch(&self.diff), truncated: self.truncated };
+        (!self.is_stat).then(card).map(ReplyCard::Diff)
     }
 }
 
@@ -129,7 +138,7 @@ impl Tool for GitDiff {
         if truncated {
             text.push_str("\n[the end was omitted; name fewer paths, or use `stat`]");
         }
-        Ok(DiffResult { text: bound_text(text, cx), diff, truncated, hidden: filter.hidden() })
+        Ok(DiffResult { text: bound_text(text, cx), diff, truncated, hidden: filter.hidden(), is_stat: stat })
     }
 }
 

@@ -13,6 +13,7 @@ mod diff;
 mod fetch;
 mod log;
 mod output_filter;
+mod patch_diff;
 mod push;
 mod remote;
 mod repository;

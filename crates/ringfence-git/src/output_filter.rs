@@ -83,7 +83,7 @@ pub(crate) fn bound_text(text: String, cx: &CallContext<'_>) -> String {
 }
 
 /// Lines of a patch's contents begin with a sign, so this is one of its headers.
-fn is_file_header(line: &str) -> bool {
+pub(crate) fn is_file_header(line: &str) -> bool {
     ["diff --git ", "diff --cc ", "diff --combined "].iter().any(|start| line.starts_with(start))
 }
 

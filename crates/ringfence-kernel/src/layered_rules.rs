@@ -251,6 +251,14 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
                 "which may hold secrets, and this session has seen untrusted content and can send data out",
             )
         },
+        PolicyRule {
+            actions: vec![PolicyAction::Run],
+            secret: Some(true),
+            ..rule(
+                [Taint::SawUntrusted, Taint::HasEgress],
+                "which can read a committed secret, and this session has seen untrusted content and can send data out",
+            )
+        },
     ]
 }
 

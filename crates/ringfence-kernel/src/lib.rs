@@ -93,6 +93,7 @@ mod preview;
 mod principal;
 mod registry;
 mod reply;
+mod reply_card;
 mod resource;
 mod resume;
 mod resume_token;
@@ -144,6 +145,7 @@ pub use registry::{
     UnknownToolsetError,
 };
 pub use reply::{MODIFIED_NOTE, ModelText, ReplyForm, ReplyImage, ReplyNotes, ReplyValue};
+pub use reply_card::{CommitCard, CommitListCard, DiffCard, FailedTestCard, FormatCard, ReplyCard, TestRunCard};
 pub use resource::{
     CODE_MOUNT, CachedSensitivity, MCP_MOUNT, NET_MOUNT, OUTPUT_MOUNT, PolicyAction, PolicyResource, ResourceAccess,
     SEARCH_MOUNT, WORKSPACE_MOUNTS,

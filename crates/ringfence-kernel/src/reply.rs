@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::dialect::Dialect;
 use crate::error::{ErrorKind, ToolError};
+use crate::reply_card::ReplyCard;
 use crate::suggest::nearest_name;
 
 /// The text for models about arguments that a person changed.
@@ -70,6 +71,11 @@ pub trait ModelText {
     fn image(&self) -> Option<ReplyImage> {
         None
     }
+
+    /// What a person's frontend draws of the result, where it is more than values.
+    fn card(&self) -> Option<ReplyCard> {
+        None
+    }
 }
 
 /// An image in a reply.
@@ -86,6 +92,7 @@ trait ReplyFields: Send + Sync {
     fn to_value(&self) -> Value;
     fn model_text(&self, dialect: Dialect) -> Option<String>;
     fn image(&self) -> Option<ReplyImage>;
+    fn card(&self) -> Option<ReplyCard>;
 }
 
 /// A result that is for programs.
@@ -106,6 +113,10 @@ impl<V: Serialize + Send + Sync> ReplyFields for ValueFields<V> {
     fn image(&self) -> Option<ReplyImage> {
         None
     }
+
+    fn card(&self) -> Option<ReplyCard> {
+        None
+    }
 }
 
 impl<V: Serialize + ModelText + Send + Sync> ReplyFields for ModelFields<V> {
@@ -119,6 +130,10 @@ impl<V: Serialize + ModelText + Send + Sync> ReplyFields for ModelFields<V> {
 
     fn image(&self) -> Option<ReplyImage> {
         self.0.image()
+    }
+
+    fn card(&self) -> Option<ReplyCard> {
+        self.0.card()
     }
 }
 
@@ -157,6 +172,11 @@ impl ReplyValue {
     /// The image that the result is.
     pub fn image(&self) -> Option<ReplyImage> {
         self.fields.as_ref()?.image()
+    }
+
+    /// What a person's frontend draws of the result, within bounds; nothing where its values are enough.
+    pub fn card(&self) -> Option<ReplyCard> {
+        Some(self.fields.as_ref()?.card()?.bounded())
     }
 
     /// The same with notes.

@@ -158,7 +158,9 @@ impl PolicyRule {
             && (self.mounts.is_empty()
                 || seen.mount.is_none_or(|of| self.mounts.iter().any(|mount| is_same_mount(mount, of))))
             && self.paths.as_ref().is_none_or(|paths| of_path(&|name| paths.matches(&name.path, breadth)))
-            && self.secret.is_none_or(|secret| of_file(&|name| name.sensitivity.secret == secret))
+            && self.secret.is_none_or(|secret| {
+                of_file(&|name| name.sensitivity.secret == secret) || (secret && seen.runs_with_secret())
+            })
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
             && self.hosts.as_ref().is_none_or(|hosts| {
                 seen.may_match(PolicyAction::is_host_action) && holds(&|name| hosts.matches(name.path.text(), breadth))
@@ -288,6 +290,11 @@ impl<'a> RuleMatchInput<'a> {
 
     pub(crate) fn is_secret(&self) -> bool {
         self.names.iter().any(|name| name.sensitivity.secret)
+    }
+
+    /// Whether it is a program that can read a secret from the objects of a repository.
+    fn runs_with_secret(&self) -> bool {
+        self.action == Some(PolicyAction::Run) && self.is_secret()
     }
 
     pub(crate) fn is_protected(&self) -> bool {

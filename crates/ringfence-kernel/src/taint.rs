@@ -13,7 +13,7 @@ use crate::resource::{PolicyAction, ResourceAccess};
 /// One thing that happened in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taint {
-    /// A secret was read, or got another name under which it can be.
+    /// A secret was read, got another name under which it can be, or was in reach of a program.
     ReadSecret,
     /// Untrusted content was seen: the web, output of MCP tools.
     SawUntrusted,
@@ -47,6 +47,8 @@ impl Taint {
             PolicyAction::Read | PolicyAction::Move if access.resource.effective_sensitivity().secret => {
                 Some(Self::ReadSecret)
             }
+            // A program that can read a secret from the objects of a repository. Its name is that of a language.
+            PolicyAction::Run if access.resource.sensitivity.secret => Some(Self::ReadSecret),
             _ => None,
         }
     }

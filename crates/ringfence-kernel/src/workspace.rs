@@ -17,6 +17,10 @@ pub trait Workspace: Send + Sync + fmt::Debug {
     /// The view of a program that starts now.
     fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError>;
 
+    /// A secret that programs can read from the objects of a repository, although the file is masked. As replies spell it.
+    /// Only what the index of a repository names is known: a secret that was committed and removed since is not.
+    fn committed_secret(&self, cx: &CallContext<'_>) -> Result<Option<String>, ToolError>;
+
     /// The changes of a program. `upper` is the upper directory of an overlay above the view's directory, made by the
     /// program and therefore untrusted. Reads only.
     fn changes(

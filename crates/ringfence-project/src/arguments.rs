@@ -1,9 +1,8 @@
 //! Arguments that both tools take: paths of the workspace, words for a program, and times.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{CODE_MOUNT, PolicyAction, PolicyResource, ResourceAccess, ToolError};
+use ringfence_kernel::ToolError;
 
 use crate::source_paths::WORKSPACE;
 
@@ -43,19 +42,6 @@ pub(crate) fn plain_word(field: &'static str, word: &str) -> Result<String, Tool
 pub(crate) fn seconds(timeout: f64) -> Result<Duration, ToolError> {
     let time = Duration::try_from_secs_f64(timeout).ok().filter(|time| !time.is_zero());
     time.ok_or_else(|| ToolError::invalid("timeout", "must be a positive number of seconds"))
-}
-
-/// The access of a program of the project, by its name.
-pub(crate) fn run_access(program: &str) -> ResourceAccess {
-    ResourceAccess {
-        action: PolicyAction::Run,
-        resource: PolicyResource {
-            mount: Arc::from(CODE_MOUNT),
-            requested_path: program.to_owned(),
-            display_path: program.to_owned(),
-            ..PolicyResource::default()
-        },
-    }
 }
 
 #[cfg(test)]

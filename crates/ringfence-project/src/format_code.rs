@@ -12,8 +12,8 @@ use std::time::Duration;
 use ringfence_kernel::lenient::{scalar, strings};
 use ringfence_kernel::{
     CallContext, CallLimits, ChangeGroupDecision, ChangedPath, Dialect, ErrorKind, FollowUpMode, FollowUpPlan,
-    ModelText, PhasedTool, PolicyAction, Preview, PreviewBody, ReviewRequirement, Ticket, ToolError, ToolPhaseResult,
-    ToolPlan, Workspace, short_change_id,
+    FormatCard, ModelText, PhasedTool, PolicyAction, Preview, PreviewBody, ReplyCard, ReviewRequirement, Ticket,
+    ToolError, ToolPhaseResult, ToolPlan, Workspace, short_change_id,
 };
 use ringfence_sandbox::{
     FinishedRun, JailFile, JailProgram, OtherChanges, OutputCapture, ProgramChanges, ProgramReport, ProgramRunner,
@@ -21,7 +21,7 @@ use ringfence_sandbox::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{run_access, workspace_path};
+use crate::arguments::workspace_path;
 use crate::formatter::{CodeFormatter, FormatCommand, commands, program_directories, script};
 use crate::project_files::ViewFiles;
 use crate::test_report::{shortened, without_escapes};
@@ -117,7 +117,8 @@ impl PhasedTool for FormatCodeTool {
         let commands = commands(&files, &request.paths, setting)
             .map_err(|error| ToolError::new(ErrorKind::NotFound, error.to_string()))?;
         let script = script(&commands, &program_directories(&files, &request.paths));
-        let accesses = commands.keys().map(|command| run_access(command.formatter.name())).collect();
+        let access = |command: &FormatCommand| self.runner.run_access(command.formatter.name(), cx);
+        let accesses = commands.keys().map(access).collect::<Result<_, _>>()?;
         let FormatRequest { paths, check } = request;
         Ok(ToolPlan { accesses, prepared: FormatPlan::Run(PlannedFormat { paths, commands, script, check }) })
     }
@@ -319,5 +320,17 @@ impl From<FormatOutcome> for FormatCodeReply {
 impl ModelText for FormatCodeReply {
     fn model_text(&self, _: Dialect) -> String {
         self.text.clone()
+    }
+
+    fn card(&self) -> Option<ReplyCard> {
+        let Self { paths, total, formatters, check, change, text: _ } = self;
+        Some(ReplyCard::Formatted(FormatCard {
+            formatters: formatters.clone(),
+            total: *total,
+            paths: paths.clone(),
+            more: 0,
+            check: *check,
+            change: change.clone(),
+        }))
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ringfence_kernel::lenient::optional_scalar;
 use ringfence_kernel::{
-    CallContext, CallLimits, Dialect, ErrorKind, ModelText, PolicyAction, Preview, PreviewBody, Ticket, Tool,
-    ToolError, ToolPhaseResult, ToolPlan, Workspace,
+    CallContext, CallLimits, Dialect, ErrorKind, FailedTestCard, ModelText, PolicyAction, Preview, PreviewBody,
+    ReplyCard, TestRunCard, Ticket, Tool, ToolError, ToolPhaseResult, ToolPlan, Workspace,
 };
 use ringfence_sandbox::{
     JailFile, JailProgram, OutputCapture, OutputStream, ProgramChanges, ProgramReport, ProgramRunner,
@@ -20,7 +20,7 @@ use ringfence_sandbox::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{plain_word, run_access, seconds, workspace_path};
+use crate::arguments::{plain_word, seconds, workspace_path};
 use crate::detect::detect;
 use crate::project_files::ViewFiles;
 use crate::report_files::{RunOutput, plain_output, read_report};
@@ -81,6 +81,9 @@ pub(crate) struct RunTestsTool {
     pub(crate) setting: Option<String>,
 }
 
+/// The verdict of a run that has passed.
+const PASSED: &str = "passed";
+
 /// A run that was planned.
 #[derive(Debug)]
 pub(crate) struct PlannedTests {
@@ -112,7 +115,7 @@ impl Tool for RunTestsTool {
         selection.name = request.name;
         let has_filter = selection.name.is_some();
         let prepared = PlannedTests { script: project.script(&selection), project, timeout, has_filter };
-        Ok(ToolPlan { accesses: vec![run_access(prepared.project.program())], prepared })
+        Ok(ToolPlan { accesses: vec![self.runner.run_access(prepared.project.program(), cx)?], prepared })
     }
 
     fn preview(&self, tests: &mut PlannedTests, _: &CallContext<'_>) -> Result<Preview, ToolError> {
@@ -338,7 +341,7 @@ impl From<TestOutcome> for RunTestsReply {
         let printed = outcome.report.is_none().then(|| outcome.text.clone());
         let failures = outcome.report.map(|report| report.failures).unwrap_or_default();
         Self {
-            verdict: if outcome.is_pass { "passed" } else { "failed" },
+            verdict: if outcome.is_pass { PASSED } else { "failed" },
             runner: outcome.runner,
             exit_code: outcome.exit_code,
             duration: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
@@ -357,5 +360,26 @@ impl From<TestOutcome> for RunTestsReply {
 impl ModelText for RunTestsReply {
     fn model_text(&self, _: Dialect) -> String {
         self.text.clone()
+    }
+
+    fn card(&self) -> Option<ReplyCard> {
+        let card = |failure: &FailureReply| {
+            let FailureReply { name, file, line, message } = failure;
+            FailedTestCard { name: name.clone(), file: file.clone(), line: *line, message: message.clone() }
+        };
+        let failures: Vec<_> = self.failures.iter().map(card).collect();
+        let all = self.failed.unwrap_or_default().saturating_add(self.errors.unwrap_or_default());
+        let more = usize::try_from(all).unwrap_or(usize::MAX).saturating_sub(failures.len());
+        Some(ReplyCard::Tests(TestRunCard {
+            is_pass: self.verdict == PASSED,
+            runner: self.runner.clone(),
+            duration: self.duration,
+            passed: self.passed,
+            failed: self.failed,
+            skipped: self.skipped,
+            errors: self.errors,
+            failures,
+            more,
+        }))
     }
 }

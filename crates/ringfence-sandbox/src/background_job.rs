@@ -38,6 +38,8 @@ pub(crate) struct BackgroundJob {
     pub(crate) command: String,
     /// Name of the tool that started it, whose rules hold for its changes.
     pub(crate) tool: String,
+    /// Name of the principal that it counts for.
+    pub(crate) principal: String,
     pub(crate) language: ScriptLanguage,
     mode: RunCodeMode,
     pub(crate) limits: JailLimits,
@@ -117,11 +119,12 @@ pub(crate) struct NewJob {
 
 impl BackgroundJob {
     pub(crate) fn new(id: u64, new: NewJob, permit: JobPermit) -> Self {
-        let NewJob { command, tool, principal: _, language, mode, limits, view, input } = new;
+        let NewJob { command, tool, principal, language, mode, limits, view, input } = new;
         Self {
             id,
             command,
             tool,
+            principal,
             language,
             mode,
             limits,

@@ -34,6 +34,10 @@ pub struct CommandSessions {
 /// The state of a background job, for people.
 #[derive(Clone, Debug)]
 pub struct JobStatus {
+    /// The session that started it.
+    pub session: String,
+    /// Name of the session's principal.
+    pub principal: String,
     /// Its number in the session.
     pub id: u64,
     /// The command line.
@@ -50,11 +54,13 @@ impl CommandSessions {
     /// The background jobs of a session, in the order in which they were started.
     pub fn jobs(&self, session: &str) -> Vec<JobStatus> {
         let found = self.sessions.lock().get(session).cloned();
-        let status = |job: &Arc<BackgroundJob>| {
-            let (unread_bytes, exit_code) = job.status();
-            JobStatus { id: job.id, command: job.command.clone(), started: job.started, exit_code, unread_bytes }
-        };
-        found.map(|session| session.jobs.lock().all.iter().map(status).collect()).unwrap_or_default()
+        found.map(|found| found.job_status(session)).unwrap_or_default()
+    }
+
+    /// The background jobs of every session.
+    pub fn all_jobs(&self) -> Vec<JobStatus> {
+        let sessions = self.sessions.lock().clone();
+        sessions.iter().flat_map(|(id, session)| session.job_status(id)).collect()
     }
 
     /// Forgets a session that is over, and stops its jobs. Their changes are dropped.
@@ -137,6 +143,22 @@ pub(crate) struct EnteredJob {
 impl CommandSession {
     fn new() -> Self {
         Self { directory: Mutex::new(WORKSPACE.to_owned()), jobs: Mutex::default() }
+    }
+
+    fn job_status(&self, session: &str) -> Vec<JobStatus> {
+        let status = |job: &Arc<BackgroundJob>| {
+            let (unread_bytes, exit_code) = job.status();
+            JobStatus {
+                session: session.to_owned(),
+                principal: job.principal.clone(),
+                id: job.id,
+                command: job.command.clone(),
+                started: job.started,
+                exit_code,
+                unread_bytes,
+            }
+        };
+        self.jobs.lock().all.iter().map(status).collect()
     }
 
     pub(crate) fn directory(&self) -> String {

@@ -311,18 +311,16 @@ impl PhasedTool for JobTool {
         let name = format!("job {}", request.id);
         cx.set_subject(&name);
         let job = self.runner.session(cx).find(request.id)?;
-        let (action, path) = match request.input() {
-            "" => (PolicyAction::Read, name),
-            _ => (PolicyAction::Run, job.language.name().to_owned()),
+        let access = match request.input() {
+            "" => {
+                let (mount, requested_path) = (Arc::from(CODE_MOUNT), name.clone());
+                let resource =
+                    PolicyResource { mount, requested_path, display_path: name, ..PolicyResource::default() };
+                ResourceAccess { action: PolicyAction::Read, resource }
+            }
+            _ => self.runner.run_access(job.language.name(), cx)?,
         };
-        let resource = PolicyResource {
-            mount: Arc::from(CODE_MOUNT),
-            requested_path: path.clone(),
-            display_path: path,
-            ..PolicyResource::default()
-        };
-        let accesses = vec![ResourceAccess { action, resource }];
-        Ok(ToolPlan { accesses, prepared: JobPlan::Request(request, job) })
+        Ok(ToolPlan { accesses: vec![access], prepared: JobPlan::Request(request, job) })
     }
 
     fn preview(&self, work: &mut JobPlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {

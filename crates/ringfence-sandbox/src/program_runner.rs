@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
-    CallContext, ChangeGroup, ChangeGroupDecision, ChangedPath, EgressChannel, ErrorKind, FollowUpMode, FollowUpPlan,
-    Preview, ProgressUpdate, ReviewRequirement, Taint, Ticket, ToolError, ToolPhaseResult, WorkspaceChanges,
-    WorkspaceView,
+    CODE_MOUNT, CallContext, ChangeGroup, ChangeGroupDecision, ChangedPath, EgressChannel, ErrorKind, FollowUpMode,
+    FollowUpPlan, PolicyAction, PolicyResource, Preview, ProgressUpdate, ResourceAccess, ReviewRequirement,
+    Sensitivity, Taint, Ticket, ToolError, ToolPhaseResult, WorkspaceChanges, WorkspaceView,
 };
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -171,6 +171,19 @@ impl ProgramRunner {
             Some(error) => Err(summary.attach_to(error)),
             None => Ok((ProgramReport::new(summary), upper)),
         }
+    }
+
+    /// The access of a program, by the name that rules have for it. One that can read a committed secret is secret.
+    pub fn run_access(&self, program: &str, cx: &CallContext<'_>) -> Result<ResourceAccess, ToolError> {
+        let secret = self.setup.workspace.committed_secret(cx)?.is_some();
+        let resource = PolicyResource {
+            mount: Arc::from(CODE_MOUNT),
+            requested_path: program.to_owned(),
+            display_path: program.to_owned(),
+            sensitivity: Sensitivity { secret, protected: false },
+            ..PolicyResource::default()
+        };
+        Ok(ResourceAccess { action: PolicyAction::Run, resource })
     }
 
     /// Hosts (`host` or `host:port` each) as the policy knows them and programs may be given them.

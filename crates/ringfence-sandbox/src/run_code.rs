@@ -147,7 +147,9 @@ impl PhasedTool for RunCodeTool {
         program.check_attendance(cx.limits)?;
         let limits = program.limits(cx.limits)?;
         program.network = self.runner.canonical_hosts(&program.hosts()?)?;
-        Ok(ToolPlan { accesses: program.accesses()?, prepared: RunCodePlan::Run(Box::new(program), limits) })
+        let mut accesses = vec![self.runner.run_access(program.language.name(), cx)?];
+        accesses.extend(program.host_accesses()?);
+        Ok(ToolPlan { accesses, prepared: RunCodePlan::Run(Box::new(program), limits) })
     }
 
     fn preview(&self, work: &mut RunCodePlan, cx: &CallContext<'_>) -> Result<Preview, ToolError> {

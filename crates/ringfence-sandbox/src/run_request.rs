@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_kernel::{
-    CODE_MOUNT, CallLimits, ErrorKind, FollowUpMode, NET_MOUNT, PolicyAction, PolicyResource, Preview, PreviewBody,
-    ResourceAccess, ToolError,
+    CallLimits, ErrorKind, FollowUpMode, NET_MOUNT, PolicyAction, PolicyResource, Preview, PreviewBody, ResourceAccess,
+    ToolError,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -140,19 +140,18 @@ impl RunCodeProgram {
         self.network.iter().map(host).collect()
     }
 
-    pub(crate) fn accesses(&self) -> Result<Vec<ResourceAccess>, ToolError> {
-        let access = |action, mount: &str, path: &str| ResourceAccess {
-            action,
+    /// The access of each host.
+    pub(crate) fn host_accesses(&self) -> Result<Vec<ResourceAccess>, ToolError> {
+        let access = |host: &String| ResourceAccess {
+            action: PolicyAction::Fetch,
             resource: PolicyResource {
-                mount: Arc::from(mount),
-                requested_path: path.to_owned(),
-                display_path: path.to_owned(),
+                mount: Arc::from(NET_MOUNT),
+                requested_path: host.clone(),
+                display_path: host.clone(),
                 ..PolicyResource::default()
             },
         };
-        let run = access(PolicyAction::Run, CODE_MOUNT, self.language.name());
-        let hosts = self.hosts()?;
-        Ok(std::iter::once(run).chain(hosts.iter().map(|host| access(PolicyAction::Fetch, NET_MOUNT, host))).collect())
+        Ok(self.hosts()?.iter().map(access).collect())
     }
 
     pub(crate) fn limits(&self, limits: &CallLimits) -> Result<JailLimits, ToolError> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::git::object::oid_of;
+use crate::git::object::{EMPTY_BLOB, oid_of};
 use crate::git::{GitOid, GitReadError};
 
 const INDEX_UNREADABLE: GitReadError = GitReadError("the index cannot be read");
@@ -36,14 +36,7 @@ impl GitIndex {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, GitReadError> {
         let end = bytes.len().checked_sub(20).ok_or(INDEX_UNREADABLE)?;
         let mut reader = GitIndexReader::new(bytes.get(..end).ok_or(INDEX_UNREADABLE)?);
-        if reader.take(4)? != b"DIRC" {
-            return Err(INDEX_UNREADABLE);
-        }
-        let version = reader.read_u32()?;
-        if !(2..=4).contains(&version) {
-            return Err(GitReadError("unsupported index version"));
-        }
-        let count = reader.read_u32()?;
+        let (version, count) = reader.header()?;
         let (mut entries, mut starts, mut previous) = (BTreeMap::new(), Vec::new(), Vec::new());
         for _ in 0..count {
             let offset = reader.position;
@@ -59,6 +52,30 @@ impl GitIndex {
         let mut index = Self { entries, caches: BTreeMap::new() };
         index.read_extensions(&mut reader, &starts)?;
         Ok(index)
+    }
+
+    /// The first path of a staged file that is not empty and that `is_wanted`. Only entries are read: what an index has
+    /// twice is not compared. An index that leaves its entries to another file is an error.
+    pub(crate) fn find_file(bytes: &[u8], is_wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Vec<u8>>, GitReadError> {
+        let mut reader = GitIndexReader::new(bytes.get(..bytes.len().saturating_sub(20)).unwrap_or_default());
+        let (version, count) = reader.header()?;
+        let mut previous = Vec::new();
+        for _ in 0..count {
+            let ((path, _), entry) = reader.entry(version, &previous)?;
+            if entry.mode & 0o170_000 == 0o100_000 && entry.oid != EMPTY_BLOB && is_wanted(&path) {
+                return Ok(Some(path));
+            }
+            previous = path;
+        }
+        while reader.position < reader.bytes.len() {
+            let name = reader.take(4)?;
+            let size = usize::try_from(reader.read_u32()?).map_err(|_| INDEX_UNREADABLE)?;
+            if name == b"link" {
+                return Err(GitReadError("the index is split"));
+            }
+            reader.take(size)?;
+        }
+        Ok(None)
     }
 
     /// Whether the entries are the same, and caches of the same names are there, whatever is in these.
@@ -235,6 +252,18 @@ struct GitIndexReader<'a> {
 impl<'a> GitIndexReader<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0, shared_prefix: 0 }
+    }
+
+    /// The version, and the number of entries.
+    fn header(&mut self) -> Result<(u32, u32), GitReadError> {
+        if self.take(4)? != b"DIRC" {
+            return Err(INDEX_UNREADABLE);
+        }
+        let version = self.read_u32()?;
+        if !(2..=4).contains(&version) {
+            return Err(GitReadError("unsupported index version"));
+        }
+        Ok((version, self.read_u32()?))
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], GitReadError> {

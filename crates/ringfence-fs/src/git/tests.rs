@@ -107,6 +107,28 @@ fn loose_objects_packs_with_deltas_and_every_version_of_an_index_are_read() {
 }
 
 #[test]
+fn a_staged_file_is_found_in_every_version_of_an_index() {
+    let made = repository();
+    fs::write(made.path().join("d1/empty"), "").unwrap();
+    std::os::unix::fs::symlink("x", made.path().join("d1/link")).unwrap();
+    git(made.path(), &["add", "-A"]);
+    let path = made.path().join(".git/index");
+    let find = |wanted: &str| GitIndex::find_file(&fs::read(&path).unwrap(), |path| path == wanted.as_bytes());
+    for version in ["2", "3", "4"] {
+        git(made.path(), &["update-index", "--index-version", version]);
+        for (wanted, is_found) in [("d1/deep/f1", true), ("long.txt", true), ("d1/empty", false), ("d1/link", false)] {
+            let expected = is_found.then(|| wanted.as_bytes().to_vec());
+            assert_eq!(find(wanted), Ok(expected), "{wanted} in version {version}");
+        }
+    }
+    git(made.path(), &["update-index", "--split-index"]);
+    assert!(find("nothing").is_err());
+    for broken in [&b""[..], b"DIRC", b"DIRC\0\0\0\x02\0\0\0\x01aaaaaaaaaaaaaaaaaaaaaaaa"] {
+        assert!(GitIndex::find_file(broken, |_| true).is_err(), "{broken:?}");
+    }
+}
+
+#[test]
 fn an_index_that_has_cached_another_tree_than_its_entries_make_is_not_read() {
     let made = repository();
     let path = made.path().join(".git/index");

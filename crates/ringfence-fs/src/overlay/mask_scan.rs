@@ -14,6 +14,7 @@ use ringfence_kernel::{
 use rustix::io::Errno;
 
 use crate::mount::Mount;
+use crate::overlay::committed_secrets::CommittedSecrets;
 use crate::overlay::compare::resource_at;
 use crate::overlay::watched_directories::WatchedDirectories;
 use crate::path::guest::GuestPath;
@@ -39,6 +40,8 @@ pub(super) struct ViewMasks {
     pub(super) has_hard_links: bool,
     /// Inodes of the secrets that have no other name.
     pub(super) single_names: HashSet<u64>,
+    /// Secrets that a program can read from a repository.
+    pub(super) committed: CommittedSecrets,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,7 @@ impl ViewMasks {
         let (from, to) = range_below(path);
         self.found.remove(path);
         self.volatile.remove(path);
+        self.committed.forget_below(path);
         let below: Vec<_> = self.found.range(from.clone()..to.clone()).map(|(path, _)| path.clone()).collect();
         below.iter().for_each(|path| _ = self.found.remove(path));
         let below: Vec<_> = self.volatile.range(from..to).cloned().collect();
@@ -146,6 +150,9 @@ impl MaskScan<'_> {
         if self.is_secret(directory, entry, path)? || self.is_denied(directory, entry, path)? {
             self.mask(directory, entry, path)?;
             return Ok(false);
+        }
+        if self.masks.committed.scan(self.mount, self.cx, directory, path)? {
+            self.masks.volatile.insert(path.to_vec());
         }
         Ok(true)
     }

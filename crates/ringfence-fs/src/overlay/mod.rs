@@ -8,6 +8,7 @@
 
 mod changes;
 mod commit;
+mod committed_secrets;
 mod compare;
 mod group;
 mod mask_scan;
@@ -81,6 +82,15 @@ impl Workspace for OverlayWorkspace {
         let beside = self.other_mounts.iter().map(|mount| mount.expose(cx)).collect::<Result<Vec<_>, _>>()?;
         // Last: whatever happened until now, the program sees.
         Ok(WorkspaceView { workspace, read_only_mounts: beside, started: view::start_time(&self.own.mount)? })
+    }
+
+    fn committed_secret(&self, cx: &CallContext<'_>) -> Result<Option<String>, ToolError> {
+        for mount in std::iter::once(&self.own).chain(&self.other_mounts) {
+            if let Some(found) = mount.committed_secret(cx)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     fn changes(

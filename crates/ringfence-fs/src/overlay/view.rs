@@ -18,7 +18,9 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::mount::Mount;
+use crate::overlay::mask_scan::ViewMasks;
 use crate::overlay::watched_masks::MaskCache;
+use crate::path::name::escape;
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::FileStat;
@@ -41,16 +43,30 @@ impl MountView {
 
     /// The mount as a program may see it now.
     pub(super) fn expose(&self, cx: &CallContext<'_>) -> Result<ExposedDir, ToolError> {
-        let mount = &*self.mount;
-        let fail = |errno| errno_error(errno, ".");
-        mount.scan_root(cx)?;
-        let directory = mount.root.try_clone().map_err(|_| fail(Errno::MFILE))?;
-        let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd())).map_err(fail)?;
+        let directory = self.mount.root.try_clone().map_err(|_| errno_error(Errno::MFILE, "."))?;
+        let own_path = path_of(&directory)?;
         let path = |path: &[u8]| Path::new(OsStr::from_bytes(path)).to_owned();
-        let (masked, hidden) = self.masks.with_masks(mount, name.as_bytes(), cx, |masks| {
+        let (masked, hidden) = self.with_masks(&own_path, cx, |masks| {
             (masks.masked().into_iter().map(path).collect(), masks.hidden().map(path).collect())
         })?;
-        Ok(ExposedDir { alias: mount.alias.to_string(), directory, path: path(name.as_bytes()), masked, hidden })
+        Ok(ExposedDir { alias: self.mount.alias.to_string(), directory, path: own_path, masked, hidden })
+    }
+
+    /// A secret that a program can read from a repository of the mount, as replies spell it.
+    pub(super) fn committed_secret(&self, cx: &CallContext<'_>) -> Result<Option<String>, ToolError> {
+        let path = path_of(&self.mount.root)?;
+        let found = self.with_masks(&path, cx, |masks| masks.committed.first().map(escape))?;
+        Ok(found.map(|path| self.mount.display_path(&path)))
+    }
+
+    fn with_masks<T>(
+        &self,
+        path: &Path,
+        cx: &CallContext<'_>,
+        use_masks: impl FnOnce(&ViewMasks) -> T,
+    ) -> Result<T, ToolError> {
+        self.mount.scan_root(cx)?;
+        self.masks.with_masks(&self.mount, path.as_os_str().as_bytes(), cx, use_masks)
     }
 }
 

@@ -197,6 +197,8 @@ impl WatchedMasks {
             let directories = Some(&mut self.directories);
             let mut scan = MaskScan { mount, cx, known, masks: &mut self.masks, directories };
             scan.scan_entry(directory, &stamp, name, path)?;
+        } else {
+            self.masks.committed.remove(path);
         }
         Ok(MaskUpdate::Complete)
     }

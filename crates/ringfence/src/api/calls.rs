@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_kernel::{ErrorKind, ResumeRequest, ToolCall, ToolReply};
+use ringfence_kernel::{ErrorKind, ReplyCard, ReplyValue, ResumeRequest, ToolCall, ToolReply};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,6 +61,9 @@ pub(super) struct CallResponse {
     reply: String,
     /// The error code.
     error: Option<&'static str>,
+    /// For people: the result of tests, of git and of formatters, as the web UI draws it. Its texts are untrusted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<ReplyCard>,
     #[serde(skip_serializing_if = "Option::is_none")]
     suspended: Option<ApiSuspendedCall>,
 }
@@ -187,13 +190,14 @@ async fn run_call(
 
 fn call_response(reply: ToolReply) -> CallResponse {
     let error = reply.error_kind().map(ErrorKind::code);
+    let card = reply.outcome.as_ref().ok().and_then(ReplyValue::card);
     let ToolReply { call_id, text, suspended, .. } = reply;
     let put_off = suspended.map(|put_off| ApiSuspendedCall {
         call: call_id.clone(),
         request: put_off.request_id,
         token: put_off.token,
     });
-    CallResponse { call_id, reply: text, error, suspended: put_off }
+    CallResponse { call_id, reply: text, error, card, suspended: put_off }
 }
 
 fn live_session(api: &ApiState, context: &ApiRequestContext) -> Result<Arc<LiveSession>, ApiError> {

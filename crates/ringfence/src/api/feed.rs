@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     Assurance, AuditEvent, AuditSink, AuditSinkError, AuthScope, CallRecord, ErrorKind, ProgressListener,
-    ProgressUpdate, Session,
+    ProgressUpdate, ReplyValue, Session,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -249,6 +249,9 @@ impl AuditSink for EventFeed {
                 data["error"] = json!(outcome.err().map(|error| error.kind.code()));
                 data["durationMs"] = json!(duration.as_secs_f64() * 1e3);
                 contents = json!({"reply": truncate(reply)});
+                if let Some(card) = outcome.ok().and_then(ReplyValue::card) {
+                    contents["card"] = json!(card);
+                }
                 "end"
             }
             AuditEvent::Refused { error, reply, duration } | AuditEvent::Overdue { error, reply, duration } => {

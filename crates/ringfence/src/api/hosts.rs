@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, Dialect};
+use ringfence_sandbox::JobStatus;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -138,6 +139,12 @@ impl HostPool {
             Ok(app)
         })
         .await
+    }
+
+    /// The background jobs of the sessions on every host.
+    pub(super) fn jobs(&self) -> Vec<JobStatus> {
+        let apps: Vec<Arc<App>> = self.0.agents.lock().values().cloned().collect();
+        apps.iter().flat_map(|app| app.commands.all_jobs()).collect()
     }
 
     /// The settings of one, and where they hold.

@@ -35,6 +35,7 @@ use axum::Router;
 use axum::http::Method;
 use axum::routing::{any, get, post};
 use ringfence_kernel::{AuditSink, AuthScope};
+use ringfence_sandbox::CommandSessions;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -46,9 +47,9 @@ use self::hosts::{DeferringApprover, HostPool};
 use self::routes::{AccessRequirement, Route, RouteTable};
 use self::runs::ApiRuns;
 use self::sessions::ApiSessions;
-use crate::app::AppError;
 use crate::app::session::live::TokenSessions;
-use crate::config::{AppSettings, CliFlags, Environment};
+use crate::app::{App, AppError};
+use crate::config::{CliFlags, Environment};
 use crate::http::ENVELOPE_BYTES;
 use crate::http::request_rate::RequestRate;
 use crate::http::request_source::RequestSourceCheck;
@@ -88,6 +89,8 @@ struct ApiState {
     feed: EventFeed,
     approver: DeferringApprover,
     token_sessions: TokenSessions,
+    /// Background jobs of the MCP sessions of this server.
+    mcp_commands: Arc<CommandSessions>,
     sessions: ApiSessions,
     runs: ApiRuns,
     streams: AccessTokenSlots,
@@ -146,11 +149,12 @@ impl ApiBuilder {
     /// Opens the API, for requests from where they may come.
     pub(crate) async fn open(
         self,
-        settings: &AppSettings,
+        app: &App,
         source: RequestSourceCheck,
         stop: CancellationToken,
     ) -> Result<ApiService, AppError> {
         let Self { feed, token_sessions, rate, config: ingredients } = self;
+        let settings = &app.settings;
         let ApiConfig { flags, environment, tokens, wait, .. } = ingredients;
         let longest =
             usize::try_from(settings.limits.argument_bytes.saturating_add(ENVELOPE_BYTES)).unwrap_or(usize::MAX);
@@ -163,6 +167,7 @@ impl ApiBuilder {
             feed,
             approver: waits,
             token_sessions,
+            mcp_commands: Arc::clone(&app.commands),
             sessions: ApiSessions::new(),
             runs: ApiRuns::new(),
             streams: events::stream_slots(),
@@ -221,6 +226,7 @@ fn routes() -> RouteTable {
         .json(get("/v1/sessions", token, "List sessions"), sessions::list)
         .json(get("/v1/sessions/{session}", token, "Get a session"), sessions::show)
         .json(delete("/v1/sessions/{session}", token, "End a session and cancel its calls"), sessions::end)
+        .json(get("/v1/jobs", token, "List the background jobs visible to the token"), sessions::all_jobs)
         .json(get("/v1/sessions/{session}/jobs", token, "List the background jobs of a session"), sessions::jobs)
         .json(post("/v1/sessions/{session}/calls", call, "Call a tool"), calls::call)
         .json(post("/v1/sessions/{session}/calls/resume", call, "Resume a deferred call"), calls::resume)

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use axum::response::Response;
 use ringfence_agent::{AgentEvent, AgentObserver, AnnouncingApprover};
 use ringfence_kernel::sync::Mutex;
-use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal};
+use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply, Assurance, AuthScope, Principal, ReplyValue};
+use ringfence_sandbox::{CommandSessions, JobStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -143,6 +144,8 @@ struct ApiRun {
     feed: EventFeed,
     /// The agent's session, unless the run is from before the server started.
     live: Option<Arc<LiveSession>>,
+    /// Its background jobs, as long as the agent's host is there.
+    commands: Weak<CommandSessions>,
 }
 
 impl ApiRun {
@@ -164,6 +167,12 @@ impl ApiRuns {
 
     pub(super) fn cancel_all(&self) {
         self.0.lock().values().for_each(|run| run.cancel());
+    }
+
+    /// The background jobs of every run.
+    pub(super) fn jobs(&self) -> Vec<JobStatus> {
+        let hosts: Vec<_> = self.0.lock().values().filter_map(|run| run.commands.upgrade()).collect();
+        hosts.iter().flat_map(|commands| commands.all_jobs()).collect()
     }
 
     /// Takes one in. Where there are too many, the token that has most of those that are over loses its oldest.
@@ -238,7 +247,13 @@ impl AgentObserver for RunFeedObserver {
             return;
         }
         self.flush(&mut text);
-        self.publish(event_json(event));
+        let mut value = event_json(event);
+        if let AgentEvent::Result { reply, .. } = event
+            && let Some(card) = reply.outcome.as_ref().ok().and_then(ReplyValue::card)
+        {
+            value["card"] = json!(card);
+        }
+        self.publish(value);
     }
 }
 
@@ -259,7 +274,8 @@ impl ApiState {
                 "interrupted".clone_into(&mut kept.view.state);
             }
             let id = kept.view.id.clone();
-            let run = ApiRun { stored: Mutex::new(kept), feed: EventFeed::starting_at(1), live: None };
+            let run =
+                ApiRun { stored: Mutex::new(kept), feed: EventFeed::starting_at(1), live: None, commands: Weak::new() };
             self.runs.0.lock().insert(id, Arc::new(run));
         }
         Ok(())
@@ -334,9 +350,10 @@ impl ApiState {
         made.app.session = Arc::clone(&live.session);
         kept.view.session.clone_from(&made.app.session.id);
         let (id, prompt) = (kept.view.id.clone(), kept.view.prompt.clone());
+        let commands = Arc::downgrade(&made.app.commands);
         let work = live.begin(&id).ok_or_else(|| ApiError::conflict("this run is still active"))?;
         let tools = EndToolsGuard(Arc::clone(&live));
-        let run = Arc::new(ApiRun { stored: Mutex::new(kept), feed, live: Some(live) });
+        let run = Arc::new(ApiRun { stored: Mutex::new(kept), feed, live: Some(live), commands });
         self.store_run(&run).await?;
         self.runs.insert(id, Arc::clone(&run));
         self.publish_run(&run);
@@ -493,7 +510,7 @@ pub(super) async fn resume(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Weak};
 
     use ringfence_kernel::sync::Mutex;
 
@@ -512,7 +529,7 @@ mod tests {
             outcome: None,
         };
         let kept = Mutex::new(StoredRun { view, owner: owner.to_owned(), token_name: None, is_page: false });
-        (id, Arc::new(ApiRun { stored: kept, feed: EventFeed::starting_at(1), live: None }))
+        (id, Arc::new(ApiRun { stored: kept, feed: EventFeed::starting_at(1), live: None, commands: Weak::new() }))
     }
 
     #[test]

@@ -95,6 +95,32 @@ pub(super) struct JobView {
     unread_bytes: usize,
 }
 
+/// A background job of any session of this server.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServerJobView {
+    /// The session that started it: of the API, of a run, or of an MCP client of this server.
+    session: String,
+    /// The principal of that session.
+    principal: String,
+    #[serde(flatten)]
+    job: JobView,
+}
+
+/// The background jobs of this server that the token may see, the oldest first.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ServerJobList {
+    jobs: Vec<ServerJobView>,
+}
+
+/// Filter for background jobs.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JobsQuery {
+    /// Only jobs of this session.
+    session: Option<String>,
+}
+
 /// The background jobs that run, or have ended and not been read since.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct JobList {
@@ -103,7 +129,7 @@ pub(super) struct JobList {
 
 impl From<JobStatus> for JobView {
     fn from(job: JobStatus) -> Self {
-        let JobStatus { id, command, started, exit_code, unread_bytes } = job;
+        let JobStatus { session: _, principal: _, id, command, started, exit_code, unread_bytes } = job;
         Self { id, command, started: format_time(started), exit_code, unread_bytes }
     }
 }
@@ -360,6 +386,31 @@ pub(super) async fn jobs(api: Arc<ApiState>, context: ApiRequestContext, _: Empt
     };
     let jobs = api_session.app.commands.jobs(&api_session.live.session.id);
     Ok(JobList { jobs: jobs.into_iter().map(JobView::from).collect() })
+}
+
+/// The jobs of all sessions of this process: each is visible to the token that its session belongs to, and to those in charge.
+pub(super) async fn all_jobs(
+    api: Arc<ApiState>,
+    context: ApiRequestContext,
+    which: JobsQuery,
+) -> Result<ServerJobList, ApiError> {
+    let sees_all = context.identity.has_scope(AuthScope::Approve) || context.identity.has_scope(AuthScope::Admin);
+    let owners = api.feed.owners();
+    let is_visible = |job: &JobStatus| {
+        let is_own = || owners.owner_by_name(&job.session, &job.principal).as_deref() == Some(&*context.identity.id);
+        which.session.as_ref().is_none_or(|session| *session == job.session) && (sees_all || is_own())
+    };
+    let mut jobs = api.hosts.jobs();
+    jobs.extend(api.runs.jobs());
+    jobs.extend(api.mcp_commands.all_jobs());
+    jobs.retain(is_visible);
+    jobs.sort_by_key(|job| job.started);
+    let view = |job: JobStatus| ServerJobView {
+        session: job.session.clone(),
+        principal: job.principal.clone(),
+        job: JobView::from(job),
+    };
+    Ok(ServerJobList { jobs: jobs.into_iter().map(view).collect() })
 }
 
 pub(super) async fn end(

@@ -229,7 +229,7 @@ impl HttpServer {
             sessions: api.token_sessions(),
         };
         let mcp = front.http_router(app, shared, &stop);
-        let api = api.open(&app.settings, source, stop.clone()).await?;
+        let api = api.open(app, source, stop.clone()).await?;
         let router = mcp.merge(api.router.clone());
         listens(address);
         let serving = listener::serve(listener, router, CONNECTION_LIMITS, proxies, stop.clone());

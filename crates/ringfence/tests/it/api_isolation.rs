@@ -38,6 +38,7 @@ const ROUTES: &[(&str, &str, RouteOutcome)] = &[
     ("get", "/v1/sessions", Own),
     ("get", "/v1/sessions/{session}", Missing),
     ("delete", "/v1/sessions/{session}", Missing),
+    ("get", "/v1/jobs", Own),
     ("get", "/v1/sessions/{session}/jobs", Missing),
     ("post", "/v1/sessions/{session}/calls", Missing),
     ("post", "/v1/sessions/{session}/calls/resume", Missing),

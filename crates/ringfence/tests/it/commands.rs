@@ -556,6 +556,11 @@ fn jobs_end_with_their_session_and_with_a_killed_server() {
             (&json!(1), &Value::Null, 1)
         );
         assert!(jobs[0]["command"].as_str().unwrap().starts_with("echo new > a"), "{jobs}");
+        // A token sees its own, and the person all of this server.
+        let own = agent.get("/v1/jobs")["jobs"].clone();
+        assert_eq!((&own[0]["session"], &own[0]["command"]), (&json!(session), &jobs[0]["command"]), "{own}");
+        assert_eq!(server.page().get("/v1/jobs")["jobs"], own);
+        assert_eq!(server.agent(&site, "other").get("/v1/jobs"), json!({"jobs": []}));
         assert_eq!(agent.send("DELETE", &format!("/v1/sessions/{session}"), None).status, 200);
         wait_until("the end of the first job", || !is_running(&name(1)));
         assert_eq!(agent.send("GET", &format!("/v1/sessions/{session}/jobs"), None).status, 410);
@@ -598,6 +603,8 @@ fn jobs_end_with_the_run_that_started_them() {
         // The second call asks, so the job runs by now.
         let request = page.request();
         wait_until("the job", || is_running(&name));
+        let jobs = page.get("/v1/jobs")["jobs"].clone();
+        assert_eq!((jobs.as_array().unwrap().len(), &jobs[0]["command"]), (1, &json!(command)), "{jobs}");
         let expected = if is_cancelled {
             assert_eq!(page.post(&format!("/v1/runs/{run}/cancel"), &json!({})).status, 200);
             "cancelled"
@@ -607,6 +614,7 @@ fn jobs_end_with_the_run_that_started_them() {
         };
         assert_eq!(wait_for_run(&page, &run)["state"], expected);
         wait_until("the end of the job", || !is_running(&name));
+        assert_eq!(page.get("/v1/jobs"), json!({"jobs": []}));
     }
 }
 

@@ -45,6 +45,7 @@ mod mcp_size;
 mod mcp_soak;
 mod openapi;
 mod page;
+mod page_cards;
 mod page_screenshots;
 mod policy;
 mod program_launcher;

@@ -69,10 +69,22 @@ impl TestMcpServer {
     }
 
     fn send_by(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> McpHttpReply {
+        self.send_to("/mcp", method, headers, body)
+    }
+
+    /// A resource of the API beside it.
+    fn get(&self, token: &str, path: &str) -> Value {
+        let bearer = format!("Bearer {token}");
+        let reply = self.send_to(path, "GET", &[("Authorization", &bearer)], b"");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        serde_json::from_str(&reply.body).unwrap()
+    }
+
+    fn send_to(&self, path: &str, method: &str, headers: &[(&str, &str)], body: &[u8]) -> McpHttpReply {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!(
-            "{method} /mcp HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\n"
         );
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -463,4 +475,21 @@ fn sessions_of_one_token_take_no_place_of_anothers() {
     let headers = [("Authorization", greedy.as_str()), ("Mcp-Session-Id", opened[0].as_str())];
     assert_eq!(served.send_by("DELETE", &headers, b"").status, 204);
     assert_eq!(open(&greedy).status, 200, "the place of the one that ended");
+}
+
+#[test]
+fn background_jobs_of_mcp_clients_are_listed_to_their_token() {
+    let site = TestSite::new();
+    let served = TestMcpServer::start(&site, &[]);
+    let other = new_token(&site, "other");
+    assert_eq!(served.get(&served.token, "/v1/jobs"), json!({"jobs": []}));
+    let started = served.call("run_code", json!({"code": "sleep 1000", "background": true}));
+    assert_eq!(started["isError"], false, "{started}");
+    let jobs = served.get(&served.token, "/v1/jobs")["jobs"].clone();
+    assert_eq!((&jobs[0]["command"], &jobs[0]["principal"]), (&json!("sleep 1000"), &json!("agent")), "{jobs}");
+    let session = jobs[0]["session"].as_str().unwrap();
+    assert_eq!(served.get(&served.token, &format!("/v1/jobs?session={session}"))["jobs"], jobs);
+    assert_eq!(served.get(&served.token, "/v1/jobs?session=other"), json!({"jobs": []}));
+    assert_eq!(served.get(&other, "/v1/jobs"), json!({"jobs": []}));
+    assert_eq!(served.get(&other, &format!("/v1/jobs?session={session}")), json!({"jobs": []}));
 }

@@ -27,7 +27,7 @@ impl TestPageServer {
         Self::start_with(site, &[])
     }
 
-    fn start_with(site: &TestSite, arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(site: &TestSite, arguments: &[&str]) -> Self {
         let server = TestApiServer::start(site, arguments);
         let token = server.agent(site, "robot").token;
         Self { server: Arc::new(server), token }
@@ -328,6 +328,12 @@ fn a_job_that_ends_by_itself_is_shown_as_ended() {
     let name = format!("page-job-of-{}", site.workspace.to_str().unwrap().replace('/', "-"));
     served.call(&session, "run_code", &json!({"code": format!("exec -a {name} sleep 1000"), "background": true}), 0);
     browser.run(&format!("location.hash = '#/sessions/{session}'"));
+    browser.until_text(".jobs", "running");
+    // The list of sessions has the jobs of all of them.
+    browser.run("location.hash = '#/sessions'");
+    browser.until_text(".jobs", "running");
+    follow_link(&browser, ".jobs a");
+    browser.until_text("main h1", "server");
     browser.until_text(".jobs", "running");
     let process = wait_for("the job", || process_named(&name));
     let killed = std::process::Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();

@@ -686,6 +686,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
         preset: default when no other rule matches
           { name = "taint combination", decision = "ask", effect = ["fetch", "external", "send"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
           { name = "taint combination", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
+          { name = "taint combination", decision = "ask", effect = "run", when = ["saw-untrusted", "has-egress"], secret = true, because = "which can read a committed secret, and this session has seen untrusted content and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
           { name = "protected path", decision = "ask", effect = ["change", "lose"], protected = true, because = "a setting that other programs act on" }
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }

@@ -393,7 +393,7 @@ impl<F: Fn() + Send + Sync> ProgressListener for OutputListener<F> {
     }
 }
 
-fn test_app(site: &TestSite) -> App {
+pub(crate) fn test_app(site: &TestSite) -> App {
     build_app_with(site, JailFallback::None)
 }
 
@@ -407,7 +407,7 @@ fn build_app_with(site: &TestSite, fallback: JailFallback) -> App {
 }
 
 /// Runs code, and does something when it prints.
-fn run_with_listener(
+pub(crate) fn run_with_listener(
     app: &App,
     arguments: &Value,
     cancel: &CancellationToken,

@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use ringfence_kernel::{ErrorKind, Taint};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
-use crate::run_code::{bash, run_with};
+use crate::run_code::{bash, run_with, run_with_listener, test_app};
 use crate::site::TestSite;
 
 /// Runs git on the host, as the person would.
@@ -305,6 +307,36 @@ fn a_mask_is_never_committed_in_the_place_of_a_tracked_file() {
             assert_eq!((seen(&site), site.tree()), (before, tree), "{code}: {reply}");
         }
     }
+}
+
+/// Objects may be packed, so a program can read what is committed, and its session counts as one that did.
+#[test]
+fn a_program_that_can_read_a_committed_secret_adds_its_taint() {
+    let check = |site: &TestSite, is_committed: bool| {
+        let app = test_app(site);
+        let run = || {
+            let code = bash("wc -c < .env; git show HEAD:.env || true");
+            run_with_listener(&app, &code, &CancellationToken::new(), || {}).0
+        };
+        let reply = run();
+        let value = serde_json::from_str::<Value>(&reply.text).unwrap()["value"].clone();
+        // The file is masked, and its objects are not.
+        let printed = if is_committed { "0\nKEY=1\n" } else { "0\n" };
+        assert_eq!(value["stdout"], printed, "{}", reply.text);
+        assert_eq!(app.session.taint.contains(Taint::ReadSecret), is_committed);
+        [Taint::SawUntrusted, Taint::HasEgress].into_iter().for_each(|taint| app.session.taint.add(taint));
+        let expected = is_committed.then_some(ErrorKind::ApprovalDenied);
+        let reply = run();
+        assert_eq!(reply.error_kind(), expected, "{}", reply.text);
+        assert!(!reply.text.contains("KEY=1"), "{}", reply.text);
+    };
+    let site = repository_with_secrets();
+    check(&site, true);
+    git(&site, &["gc", "-q"]);
+    check(&site, true);
+    let site = repository();
+    site.write(".env", "KEY=1\n");
+    check(&site, false);
 }
 
 #[test]

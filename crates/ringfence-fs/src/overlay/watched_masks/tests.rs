@@ -240,6 +240,47 @@ fn a_secret_that_appears_during_the_search_is_masked() {
 }
 
 #[test]
+fn a_committed_secret_is_known_as_long_as_an_index_has_it() {
+    let ws = MaskFixture::new(&["plain", "sub/.env", "sub/other"]);
+    fs::create_dir(ws.at("index")).unwrap();
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        let command =
+            command.current_dir(ws.at("sub")).args(arguments).env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/");
+        assert!(command.status().unwrap().success(), "{arguments:?}");
+    };
+    let mut masks = ws.search();
+    let mut check = |expected: Option<&str>| {
+        ws.update(&mut masks);
+        let found = |masks: &ViewMasks| masks.committed.first().map(|path| String::from_utf8(path.to_vec()).unwrap());
+        let mut searched = ViewMasks::default();
+        search_all(&ws.mount, &ws.cx(), &mut searched, None).unwrap();
+        assert_eq!((found(&masks.masks).as_deref(), found(&searched).as_deref()), (expected, expected));
+    };
+    check(None);
+    git(&["init", "-q"]);
+    git(&["add", "other"]);
+    check(None);
+    git(&["add", ".env"]);
+    check(Some("sub/.env"));
+    fs::remove_file(ws.at("sub/.env")).unwrap();
+    check(Some("sub/.env"));
+    git(&["rm", "-q", "--cached", ".env"]);
+    check(None);
+    // Written in place, of which no directory tells.
+    fs::write(ws.at("sub/.git/index"), "DIRC?").unwrap();
+    check(Some("sub/.git/index"));
+    fs::rename(ws.at("sub"), ws.at("moved")).unwrap();
+    check(Some("moved/.git/index"));
+    fs::remove_file(ws.at("moved/.git/HEAD")).unwrap();
+    check(None);
+    ws.write("moved/.git/HEAD");
+    check(Some("moved/.git/index"));
+    fs::remove_dir_all(ws.at("moved")).unwrap();
+    check(None);
+}
+
+#[test]
 fn lost_reports_mean_a_search_of_everything() {
     let ws = MaskFixture::new(&["a/plain"]);
     let mut masks = ws.search();

@@ -39,6 +39,30 @@ fn two_taints_make_the_third_ask_whatever_allows_it() {
 }
 
 #[test]
+fn a_run_in_reach_of_a_committed_secret_counts_as_reading_one() {
+    let mut run = access(PolicyAction::Run, "bash");
+    let rules = LayeredRules::from_preset(Preset::Edits);
+    assert_eq!(decide_with(&rules, std::slice::from_ref(&run), &SECRET).decision, Allow);
+    let secret_rule = user_rules([json!({"decision": "deny", "secret": true})]);
+    assert_eq!(decide_with(&secret_rule, std::slice::from_ref(&run), &[]).decision, Allow);
+
+    run.resource.sensitivity.secret = true;
+    let alone = [run.clone()];
+    assert_eq!(Taint::from_access(&run), Some(Taint::ReadSecret));
+    assert_eq!(decide_with(&rules, &alone, &[]).decision, Allow);
+    assert_eq!(decide_with(&rules, &alone, &SECRET[..1]).decision, Allow);
+    let verdict = decide_with(&rules, &alone, &SECRET);
+    assert_eq!((verdict.decision, &*verdict.rule, verdict.assurance), (Ask, "taint combination", Assurance::Person));
+    assert!(verdict.reason.contains("which can read a committed secret"), "{}", verdict.reason);
+    // It may send what it read.
+    let sends = [run, access(PolicyAction::Fetch, "docs.rs:443")];
+    assert_eq!(decide_with(&user_rules([json!({"decision": "allow"})]), &sends, &SECRET[..1]).decision, Ask);
+    let knowing = user_rules([json!({"decision": "allow", "effect": "run", "when": ["saw-untrusted", "has-egress"]})]);
+    assert_eq!(decide_with(&knowing, &alone, &SECRET).decision, Allow);
+    assert_eq!(decide_with(&secret_rule, &alone, &[]).decision, Deny);
+}
+
+#[test]
 fn other_accesses_of_the_same_call_count_too() {
     let rules = user_rules([json!({"decision": "allow"})]);
     let both = [access(PolicyAction::Read, ".env"), access(PolicyAction::Fetch, "docs.rs:443")];

@@ -6,6 +6,7 @@ import { badge, button, el, fill, ticked } from './dom.js';
 import { openRequest } from './approval.js';
 import { showObject, showReply } from './values.js';
 import { isDiff, showDiff } from './diff.js';
+import { showCard } from './reply_card.js';
 import { clock, took } from './time.js';
 
 const MOST = 500;
@@ -57,6 +58,7 @@ export function transcript(extra = () => []) {
             Object.assign(call, {
                 error: null,
                 reply: null,
+                drawn: null,
                 state: 'running',
                 accesses: data.accesses,
                 rule: data.rule,
@@ -71,6 +73,8 @@ export function transcript(extra = () => []) {
                 state: kind === 'end' && !data.error ? 'done' : kind === 'end' ? 'failed' : kind,
                 error: data.error,
                 reply: data.reply,
+                // Drawn once: what is open in it stays open.
+                drawn: showCard(data.card),
                 duration: data.durationMs,
                 accesses: data.accesses?.length ? data.accesses : call.accesses,
             });
@@ -179,6 +183,7 @@ function draw(call, extra) {
                   )
                 : null,
             call.state === 'running' && call.printed ? el('pre', { class: 'code printed' }, call.printed) : null,
+            call.drawn ?? null,
             call.reply
                 ? el('details', { class: 'reply', open: isOpen }, el('summary', {}, 'Reply'), replied(call.reply))
                 : null,

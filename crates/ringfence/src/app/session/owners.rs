@@ -36,8 +36,13 @@ impl SessionOwners {
 
     /// The id of the token that a session belongs to. Nothing where that is not known, or two tokens of one name share it.
     pub(crate) fn owner_of(&self, session: &Session) -> Option<Arc<str>> {
+        self.owner_by_name(&session.id, &session.principal.name)
+    }
+
+    /// The same by the id of the session and the name of its principal.
+    pub(crate) fn owner_by_name(&self, session: &str, principal: &str) -> Option<Arc<str>> {
         let owners = self.0.lock();
-        let (first, others) = owners.get(&key_of(session))?.split_first()?;
+        let (first, others) = owners.get(&(session.to_owned(), principal.to_owned()))?.split_first()?;
         others.iter().all(|other| other == first).then(|| Arc::clone(first))
     }
 }

@@ -4,6 +4,7 @@ import { badge, el, field, fill, ticked } from '../dom.js';
 import { loading, notice } from '../ask.js';
 import { get, path, post, query } from '../api.js';
 import { schemaForm } from '../form.js';
+import { showCard } from '../reply_card.js';
 import { showReply } from '../values.js';
 import { loadSessions, state, watch } from '../state.js';
 
@@ -106,7 +107,7 @@ async function call(workspace, wanted, result) {
     fill(
         result,
         el('h2', { class: 'section' }, 'Reply ', badge(answer.error ?? 'done', answer.error ? 'bad' : 'good')),
-        showReply(answer.reply),
+        showCard(answer.card) ?? showReply(answer.reply),
         el('p', { class: 'facts' }, el('a', { to: `sessions/${encodeURIComponent(session)}` }, 'Open session')),
     );
 }

@@ -220,12 +220,13 @@ export function listener(log, over) {
         call: ({ id, name, arguments: args, at }) =>
             cardsOf(id).heard('begin', { callId: id, tool: name, args: asValue(args), at, accesses: [] }),
         output: ({ id, text }) => cardsOf(id).heard('progress', { callId: id, text }),
-        result: ({ id, name, text, isError, durationMs, at }) =>
+        result: ({ id, name, text, card, isError, durationMs, at }) =>
             cardsOf(id).heard('end', {
                 callId: id,
                 tool: name,
                 error: isError ? 'failed' : null,
                 reply: text,
+                card,
                 durationMs,
                 at,
             }),

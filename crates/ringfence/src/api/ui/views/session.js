@@ -6,11 +6,9 @@ import { get, path, post, query, remove } from '../api.js';
 import { follow } from '../events.js';
 import { transcript } from '../cards.js';
 import { loadRequests, loadSessions, may, paused, state, watch } from '../state.js';
+import { JOBS_INTERVAL, jobsOf, showJobs } from '../jobs.js';
 import { undo } from '../undo.js';
 import { clock } from '../time.js';
-
-/** Milliseconds between looks at background jobs. */
-const JOBS_INTERVAL = 2000;
 
 export function show(place, [id]) {
     const head = el('div', {});
@@ -39,9 +37,9 @@ export function show(place, [id]) {
     let nextLook = 0;
     const drawJobs = async () => {
         clearTimeout(nextLook);
-        const found = session?.ended ? [] : await get(path('sessions', id, 'jobs')).then(got => got.jobs, () => []);
+        const found = session?.ended ? [] : await jobsOf(id);
         if (isGone) return;
-        fill(jobs, jobsOf(found));
+        fill(jobs, showJobs(found));
         clearTimeout(nextLook);
         if (found.length > 0) nextLook = setTimeout(drawJobs, JOBS_INTERVAL);
     };
@@ -132,22 +130,6 @@ function headOf(id, session) {
             isOpen && (may('admin') || isMine(session)) ? button('End session', () => finish(id)) : null,
         ),
     ];
-}
-
-/** The background jobs, if there are any. */
-function jobsOf(jobs) {
-    if (jobs.length === 0) return [];
-    const line = job =>
-        el(
-            'li',
-            {},
-            el('code', {}, job.command.split('\n', 1)[0].slice(0, 200)),
-            ' ',
-            job.exitCode === null ? badge('running', 'good') : badge(`exit ${job.exitCode}`),
-            ' since ',
-            clock(job.started),
-        );
-    return [el('h2', {}, 'Background jobs'), el('ul', { class: 'jobs' }, ...jobs.map(line))];
 }
 
 async function finish(id) {

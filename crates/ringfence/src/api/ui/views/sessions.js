@@ -4,11 +4,13 @@ import { badge, el, fill } from '../dom.js';
 import { empty, loading } from '../ask.js';
 import { may, paused, state, watch } from '../state.js';
 import { clock } from '../time.js';
+import { followJobs, showJobs } from '../jobs.js';
 import { history } from './history.js';
 
 export function show(place) {
-    const [list, others] = [el('div', { class: 'stack' }), el('div', { class: 'stack' })];
-    fill(place, el('h1', {}, 'Sessions'), list, others);
+    const [list, jobs, others] = ['stack', 'stack', 'stack'].map(name => el('div', { class: name }));
+    fill(place, el('h1', {}, 'Sessions'), jobs, list, others);
+    const stopJobs = followJobs(found => fill(jobs, showJobs(found, { withSession: true })));
     if (may('admin')) loading(others, history);
     const draw = () =>
         fill(
@@ -27,7 +29,11 @@ export function show(place) {
                   ],
         );
     draw();
-    return watch(['sessions', 'requests'], draw);
+    const unwatch = watch(['sessions', 'requests'], draw);
+    return () => {
+        stopJobs();
+        unwatch();
+    };
 }
 
 function group(name, sessions) {
