@@ -347,6 +347,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         merge_git(&managed.git, &user.git, |name| environment.variables.0.get(name).cloned())
             .map_err(ConfigError::Table)?;
     warnings.extend(without);
+    let project = merge_project(managed.project.clone(), user.project.clone()).map_err(ConfigError::Table)?;
     let (mcp_servers, without) =
         merge_servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
     warnings.extend(without);
@@ -393,7 +394,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         max_tool_iterations: agent.max_steps(),
         model: agent.model(),
         run_code,
-        project: merge_project(managed.project, user.project),
+        project,
         // A name of the machine's owner holds for every user.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         web,
