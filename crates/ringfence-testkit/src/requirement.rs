@@ -77,6 +77,8 @@ requirements! {
     NetworkNamespaces = "network-namespaces",
     /// Node.js.
     Node = "node",
+    /// npm in the jail.
+    Npm = "npm",
     /// An overlay that a user mounts.
     Overlayfs = "overlayfs",
     /// pip in the jail.
