@@ -166,7 +166,7 @@ impl PackageManager {
             Self::Pip => {
                 "rm -rf .venv\n\
                  python3 -I -m venv --without-pip .venv\n\
-                 python3 -I -m pip --python .venv/bin/python install --isolated --quiet --no-cache-dir --no-deps \
+                 python3 -I -m pip --python .venv/bin/python install --isolated --quiet --no-cache-dir --no-deps --no-compile \
                  --require-hashes --only-binary :all: --index-url \"$REGISTRY\" -r requirements.txt"
             }
             Self::Uv => {
@@ -194,6 +194,8 @@ impl PackageManager {
                 ("npm_config_userconfig", "/tmp/npm-user"),
                 ("npm_config_globalconfig", "/tmp/npm-global"),
                 ("npm_config_loglevel", "error"),
+                ("npm_config_fetch_retry_mintimeout", "500"),
+                ("npm_config_fetch_retry_maxtimeout", "2000"),
             ],
             Self::Pnpm => vec![
                 ("CI", "true"),

@@ -83,6 +83,8 @@ requirements! {
     Overlayfs = "overlayfs",
     /// pip in the jail.
     Pip = "pip",
+    /// pnpm in the jail.
+    Pnpm = "pnpm",
     /// A container that hides a part of `/proc` can be imitated: `unshare`, `python3`.
     ProcMasks = "proc-masks",
     /// Python 3.
@@ -103,6 +105,8 @@ requirements! {
     SystemDirectories = "system-directories",
     /// A user namespace in which a user may refuse further ones.
     UserNamespaces = "user-namespaces",
+    /// uv in the jail.
+    Uv = "uv",
     /// A file system with attributes of users.
     UserXattrs = "user-xattrs",
 }

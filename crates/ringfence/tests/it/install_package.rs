@@ -1,4 +1,6 @@
 //! `install_package`, with the real package managers and registries on this machine's loopback.
+//!
+//! pnpm and uv are also found in `bin` of the directory that `RINGFENCE_PACKAGE_MANAGERS` names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,9 +34,13 @@ impl InstallFixture {
         let config = self.site.root().join("config.toml");
         let registry =
             |name: &str, path: &str| format!("[project.registries.{name}]\nurl = \"{}\"\n", self.registry.url(path));
+        let toolchains = match managers_directory() {
+            Some(more) => rust_toolchain().replace("\"]\n", &format!("\", {more:?}]\n")),
+            None => rust_toolchain(),
+        };
         let text = format!(
             "{}[web]\nallow_private = [\"{}\"]\n{}{}{}",
-            rust_toolchain(),
+            toolchains,
             self.registry.at,
             registry("cargo", "cargo/index/"),
             registry("npm", "npm/"),
@@ -73,6 +79,20 @@ impl InstallFixture {
 }
 
 pub(crate) const PACKAGE_JSON: &str = "{\n  \"name\": \"app\",\n  \"version\": \"1.0.0\"\n}\n";
+
+fn managers_directory() -> Option<PathBuf> {
+    std::env::var_os("RINGFENCE_PACKAGE_MANAGERS").map(PathBuf::from)
+}
+
+/// Whether the jail has pnpm or uv.
+fn has_manager(program: &str, requirement: Requirement) -> bool {
+    let has = runs(program, &["--version"])
+        || managers_directory().is_some_and(|directory| directory.join("bin").join(program).is_file());
+    if !has {
+        skip_without(requirement, &format!("the jail has no {program}"));
+    }
+    has
+}
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
     // What the jail has, and not what the search path of the tests has.
@@ -209,6 +229,63 @@ fn python_packages_are_asked_about_installed_and_undone() {
         &[".venv", "requirements.in", "requirements.txt"],
     );
     assert_eq!((&value["manager"], &value["directory"]), (&json!("pip"), &json!(".venv")));
+}
+
+#[test]
+fn pnpm_packages_are_asked_about_installed_and_undone() {
+    if !has_npm() || !has_manager("pnpm", Requirement::Pnpm) {
+        return;
+    }
+    let fixture = InstallFixture::new();
+    let manifest = json!({"dependencies": {"helper": "^1"}});
+    fixture.registry.npm("sound", NpmRelease { manifest, ..NpmRelease::default() });
+    fixture.registry.npm("helper", NpmRelease::default());
+    let published = "2999-01-01T00:00:00.000Z".to_owned();
+    fixture.registry.npm("fresh", NpmRelease { published, ..NpmRelease::default() });
+    fixture.site.write("package.json", PACKAGE_JSON);
+    let arguments = json!({"packages": ["sound"], "manager": "pnpm"});
+    let shown = [
+        "install sound 1.0.0 and 1 package",
+        "no release is younger than 7 days",
+        "+    resolution: {integrity: sha512-",
+    ];
+    check_sound(&fixture, &arguments, &shown, &["node_modules", "package.json", "pnpm-lock.yaml"]);
+    check_refused(&fixture, &json!({"packages": ["fresh"], "manager": "pnpm"}), "no release for fresh that fits");
+    check_refused(
+        &fixture,
+        &json!({"packages": ["absent"], "manager": "pnpm"}),
+        "the registry has no package `absent`",
+    );
+}
+
+#[test]
+fn uv_packages_are_asked_about_installed_and_undone() {
+    if !has_manager("uv", Requirement::Uv) {
+        return;
+    }
+    let fixture = InstallFixture::new();
+    fixture.registry.wheel("sound", &["helper>=1"], &[]);
+    fixture.registry.wheel("helper", &[], &[]);
+    fixture
+        .site
+        .write("pyproject.toml", "[project]\nname = \"app\"\nversion = \"0.1.0\"\nrequires-python = \">=3.8\"\n");
+    let shown = [
+        "install sound 1.0 and 1 package",
+        "no release is younger than 7 days",
+        "+    \"sound>=1\",",
+        "hash = \"sha256:",
+    ];
+    check_sound(&fixture, &json!({"packages": ["sound>=1"]}), &shown, &[".venv", "pyproject.toml", "uv.lock"]);
+    check_refused(&fixture, &json!({"packages": ["absent"]}), "the registry has no package `absent`");
+}
+
+/// Refused without a question, and nothing changes.
+#[track_caller]
+fn check_refused(fixture: &InstallFixture, arguments: &Value, message: &str) {
+    let (before, approver) = (fixture.site.tree(), ScriptedApprover::approving());
+    let reply = fixture.install(&approver, arguments);
+    assert!(reply["error"]["message"].as_str().unwrap_or_default().contains(message), "{reply}");
+    assert_eq!((approver.count(), fixture.site.tree()), (0, before), "{reply}");
 }
 
 #[test]

@@ -160,10 +160,12 @@ impl RegistryServer {
 
     /// Publishes any file of a Python package.
     pub(crate) fn python_file(&self, name: &str, file: &str, bytes: Vec<u8>) {
-        let digest = hex(&Sha256::digest(&bytes));
+        let (digest, bytes_len) = (hex(&Sha256::digest(&bytes)), bytes.len());
         self.put(&format!("/files/{file}"), bytes);
-        let link = format!("<a href=\"{}#sha256={digest}\">{file}</a>\n", self.url(&format!("files/{file}")));
-        self.put(&format!("/simple/{name}/"), link);
+        let file = json!({"filename": file, "url": self.url(&format!("files/{file}")), "hashes": {"sha256": digest},
+            "upload-time": OLD, "size": bytes_len});
+        let index = json!({"meta": {"api-version": "1.1"}, "name": name, "versions": ["1.0"], "files": [file]});
+        self.put(&format!("/simple/{name}/"), index.to_string());
     }
 }
 
@@ -184,7 +186,7 @@ fn answer(mut stream: TcpStream, served: &Mutex<BTreeMap<String, Vec<u8>>>, seen
     let found = served.lock().unwrap().get(path).cloned();
     let status = if found.is_some() { "200 OK" } else { "404 Not Found" };
     let kind = match path {
-        path if path.starts_with("/simple/") => "text/html",
+        path if path.starts_with("/simple/") => "application/vnd.pypi.simple.v1+json",
         path if path.ends_with(".tgz") || path.ends_with(".whl") => "application/octet-stream",
         _ => "application/json",
     };

@@ -129,9 +129,9 @@ fn npm_packages() -> Vec<PlantedPackage> {
             |fixture, _| {
                 fixture.site.write("package.json", PACKAGE_JSON);
                 let entries = [
-                    ArchiveEntry::File("package/../../../RAN", "x"),
-                    ArchiveEntry::File("package/../../../../RAN", "x"),
-                    ArchiveEntry::File("/workspace/RAN", "x"),
+                    ArchiveEntry::File("package/../../../OUT", "x"),
+                    ArchiveEntry::File("package/../../../../OUT", "x"),
+                    ArchiveEntry::File("/workspace/OUT", "x"),
                 ];
                 fixture.registry.npm_files("planted", NpmRelease::default(), &entries);
             },
@@ -143,9 +143,9 @@ fn npm_packages() -> Vec<PlantedPackage> {
                 fixture.site.write("package.json", PACKAGE_JSON);
                 let entries = [
                     ArchiveEntry::Link("package/out", "/workspace"),
-                    ArchiveEntry::File("package/out/RAN", "x"),
+                    ArchiveEntry::File("package/out/OUT", "x"),
                     ArchiveEntry::Link("package/up", "../.."),
-                    ArchiveEntry::File("package/up/RAN", "x"),
+                    ArchiveEntry::File("package/up/OUT", "x"),
                 ];
                 fixture.registry.npm_files("planted", NpmRelease::default(), &entries);
             },
@@ -216,7 +216,7 @@ fn npm_packages() -> Vec<PlantedPackage> {
         package(
             "commands that lie elsewhere",
             |fixture, _| {
-                let bin = json!({"../../RAN": "index.js", "/workspace/RAN": "index.js", "a/../../../RAN": "../../RAN"});
+                let bin = json!({"../../OUT": "index.js", "/workspace/OUT": "index.js", "a/../../../OUT": "../../OUT"});
                 npm_with(fixture, json!({"bin": bin}));
             },
             Planted::Harmless("planted 1.0.0"),
@@ -284,7 +284,7 @@ fn python_packages() -> Vec<PlantedPackage> {
             "wheel with path traversal",
             |fixture, _| {
                 python_project(fixture);
-                fixture.registry.wheel("planted", &[], &[("../../../../../RAN", "x")]);
+                fixture.registry.wheel("planted", &[], &[("../../../../../OUT", "x")]);
             },
             Planted::Failed("pip exited with"),
         ),
@@ -292,10 +292,10 @@ fn python_packages() -> Vec<PlantedPackage> {
             "wheel with a script in the place of another program",
             |fixture, _| {
                 python_project(fixture);
-                let scripts = "[console_scripts]\n../../RAN = planted:x\n";
+                let scripts = "[console_scripts]\n../../OUT = planted:x\n";
                 fixture.registry.wheel("planted", &[], &[("planted-1.0.dist-info/entry_points.txt", scripts)]);
             },
-            Planted::Failed(""),
+            Planted::Harmless("planted 1.0"),
         ),
         package(
             "wheel that changes after the question",
@@ -380,10 +380,10 @@ fn cargo_packages() -> Vec<PlantedPackage> {
             "crate with files outside of its directory",
             |fixture, _| {
                 cargo_project(fixture);
-                let entries = [ArchiveEntry::File("planted-1.0.0/../../../RAN", "x")];
+                let entries = [ArchiveEntry::File("planted-1.0.0/../../../OUT", "x")];
                 fixture.registry.krate("planted", &[], &entries);
             },
-            Planted::Failed("cargo exited with 101"),
+            Planted::Harmless("planted 1.0.0"),
         ),
         package(
             ".cargo/config.toml with another source",
@@ -439,8 +439,8 @@ fn check(planted: &PlantedPackage) -> Result<(), String> {
             if reply["ok"] != true {
                 return wrong("not installed");
             }
-            let shown = approver.last_request().preview.text();
-            if asked != 1 || !shown.contains(part) {
+            let shown = approver.asked.lock().unwrap().first().map(|asked| asked.preview.text()).unwrap_or_default();
+            if !shown.contains(part) {
                 return wrong(&format!("not shown: {shown}"));
             }
         }
