@@ -208,7 +208,7 @@ impl PackageManager {
                 ("npm_config_userconfig", "/tmp/npm-user"),
                 ("npm_config_manage_package_manager_versions", "false"),
                 ("pnpm_config_manage_package_manager_versions", "false"),
-                ("COREPACK_ENABLE_STRICT", "0"),
+                ("COREPACK_ENABLE_PROJECT_SPEC", "0"),
             ],
             Self::Pip => vec![("PIP_CONFIG_FILE", "/dev/null"), ("PIP_NO_INPUT", "1")],
             Self::Uv => vec![

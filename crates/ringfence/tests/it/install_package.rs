@@ -63,9 +63,12 @@ impl InstallFixture {
     }
 
     pub(crate) fn install(&self, approver: &ScriptedApprover, arguments: &Value) -> Value {
+        self.call(approver, "install_package", arguments)
+    }
+
+    pub(crate) fn call(&self, approver: &ScriptedApprover, tool: &str, arguments: &Value) -> Value {
         let app = self.app(Box::new(approver.clone()));
-        let arguments = arguments.to_string();
-        let call = ToolCall { id: "1".to_owned(), name: "install_package".to_owned(), arguments };
+        let call = ToolCall { id: "1".to_owned(), name: tool.to_owned(), arguments: arguments.to_string() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let reply = runtime.block_on(app.host.call(&app.session, call, &CancellationToken::new())).unwrap();
         let reply: Value = serde_json::from_str(&reply.text).unwrap();

@@ -468,6 +468,22 @@ fn check(planted: &PlantedPackage) -> Result<(), String> {
     Ok(())
 }
 
+/// The control: without the tool, the script does what the other test looks for.
+#[test]
+fn a_planted_script_runs_where_nothing_stops_it() {
+    if !has_npm() {
+        return;
+    }
+    let fixture = InstallFixture::new();
+    npm_script(&fixture, "postinstall");
+    let command = format!("npm install planted --registry={}", fixture.registry.url("npm/"));
+    let arguments = json!({"code": command, "network": [fixture.registry.at.to_string()]});
+    let reply = fixture.call(&ScriptedApprover::approving(), "run_code", &arguments);
+    assert_eq!((&reply["ok"], &reply["value"]["exitCode"]), (&json!(true), &json!(0)), "{reply}");
+    assert!(fixture.site.workspace.join(RAN).exists(), "{reply}");
+    assert!(fixture.registry.requests.lock().unwrap().iter().any(|path| path == RAN_REQUEST), "{reply}");
+}
+
 #[test]
 fn planted_packages_run_nothing_and_are_asked_about_or_refused() {
     let mut planted = cargo_packages();
