@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use ringfence_kernel::lenient::{scalar, strings};
 use ringfence_kernel::{
-    Assurance, CallContext, CallLimits, ChangeGroup, ChangeGroupDecision, Dialect, ErrorKind, ExposedDir, FollowUpMode,
-    FollowUpPlan, ModelText, PhasedTool, PolicyAction, PolicyResource, Preview, REGISTRY_MOUNT, ResourceAccess,
-    ReviewRequirement, Ticket, ToolError, ToolPhaseResult, ToolPlan, Workspace, WorkspaceChanges, short_change_id,
+    Assurance, CallContext, CallLimits, ChangeGroup, ChangeGroupDecision, Decision, Dialect, ErrorKind, ExposedDir,
+    FollowUpMode, FollowUpPlan, ModelText, PhasedTool, PolicyAction, PolicyResource, Preview, REGISTRY_MOUNT,
+    ResourceAccess, ReviewRequirement, Ticket, ToolError, ToolPhaseResult, ToolPlan, Workspace, WorkspaceChanges,
+    short_change_id,
 };
 use ringfence_sandbox::{FinishedRun, JailFile, JailProgram, ProgramChanges, ProgramReport, ProgramRunner};
 use schemars::JsonSchema;
@@ -196,7 +197,17 @@ impl PhasedTool for InstallPackageTool {
         let registry = self.registries.get(ecosystem).clone();
         let hosts = self.runner.canonical_hosts(registry.endpoints())?;
         let planned = PlannedInstall { project, packages, dev, features, registry, hosts };
-        let accesses = planned.accesses();
+        let mut accesses = planned.accesses();
+        // Where the manifest may not change, the registry need not be asked.
+        let manifest = planned.project.manifest();
+        let resource = PolicyResource {
+            mount: Arc::from(view.workspace.alias.as_str()),
+            requested_path: manifest.clone(),
+            display_path: manifest,
+            ..PolicyResource::default()
+        };
+        let change = ResourceAccess { action: PolicyAction::Overwrite, resource };
+        accesses.extend(Some(change).filter(|change| cx.evaluate(change).decision == Decision::Deny));
         Ok(ToolPlan { accesses, prepared: InstallPlan::Resolve(Box::new(planned)) })
     }
 

@@ -23,11 +23,12 @@ use crate::site::TestSite;
 pub(crate) struct InstallFixture {
     pub(crate) site: TestSite,
     pub(crate) registry: RegistryServer,
+    preset: Preset,
 }
 
 impl InstallFixture {
     pub(crate) fn new() -> Self {
-        Self { site: TestSite::new(), registry: RegistryServer::start() }
+        Self { site: TestSite::new(), registry: RegistryServer::start(), preset: Preset::Edits }
     }
 
     fn config(&self) -> PathBuf {
@@ -56,7 +57,7 @@ impl InstallFixture {
             config: Some(self.config()),
             workspace: Some(self.site.workspace.to_str().unwrap().to_owned()),
             toolsets: vec!["project".to_owned()],
-            preset: Some(Preset::Edits),
+            preset: Some(self.preset),
             ..CliFlags::default()
         };
         build_app(load(&flags, &environment).unwrap(), &environment, approver).unwrap()
@@ -347,4 +348,29 @@ fn an_answer_that_a_client_relays_does_not_install() {
     let reply = fixture.install(&ScriptedApprover::always(relayed), &json!({"packages": ["sound"]}));
     assert_eq!(reply["error"]["code"], "APPROVAL_DENIED", "{reply}");
     assert_eq!(fixture.site.tree(), before);
+}
+
+#[test]
+fn where_nothing_may_change_the_registry_is_not_asked() {
+    let fixture = InstallFixture { preset: Preset::ReadOnly, ..InstallFixture::new() };
+    fixture.registry.krate("sound", &[], &[]);
+    cargo_project(&fixture);
+    let reply = fixture.install(&ScriptedApprover::approving(), &json!({"packages": ["sound"]}));
+    assert_eq!(reply["error"]["code"], "PERMISSION_DENIED", "{reply}");
+    assert!(fixture.registry.requests.lock().unwrap().is_empty());
+}
+
+/// One question by a person's own channel is enough where overwriting is asked about as well.
+#[test]
+fn a_preset_that_asks_about_overwriting_adds_no_question() {
+    let fixture = InstallFixture { preset: Preset::Ask, ..InstallFixture::new() };
+    fixture.registry.krate("sound", &[], &[]);
+    cargo_project(&fixture);
+    let approver = ScriptedApprover::approving();
+    let reply = fixture.install(&approver, &json!({"packages": ["sound"]}));
+    assert_eq!(
+        (&reply["ok"], approver.asked.lock().unwrap()[0].assurance),
+        (&json!(true), Assurance::Person),
+        "{reply}"
+    );
 }
