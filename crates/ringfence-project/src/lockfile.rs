@@ -253,6 +253,8 @@ fn is_strong_integrity(integrity: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::{LockfileDiff, LockfileError};
     use crate::package_manager::PackageManager::{self, Cargo, Npm, Pip, Pnpm, Uv};
     use crate::package_registry::PackageRegistry;
@@ -402,5 +404,16 @@ mod tests {
         // An entry of the same name that comes from elsewhere now is a new one.
         let moved = lock(&[entry("a", "1.0.0", "evil.example")]);
         assert!(matches!(diff(Npm, Some(&old), &moved), Err(LockfileError::Foreign(..))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(lockfileVersion: '9.0'\n|packages:\n|  a@1:\n|    resolution: \\{|integrity: sha512-x|, |\\}\n|tarball: |\\{\"packages\":|\"node_modules/a\":|\\{|\\}|\"|:|true|\\[\\[package\\]\\]\n|name = \"a\"\n|version = \"1\"\n|source = |\\{ registry = \"x\" \\}\n|a==1|--hash=sha256:| |\\\\\n|\n|@|')*") {
+            for manager in [Cargo, Npm, Pip, Pnpm, Uv] {
+                if let Ok(diff) = diff(manager, None, &text) {
+                    prop_assert!(diff.added.iter().all(|package| package.has_digest), "{text}");
+                }
+            }
+        }
     }
 }

@@ -375,10 +375,17 @@ impl PackageProject {
             _ => "",
         };
         format!(
-            "command -v {program} > /dev/null || {{ echo 'missing: {program}'; exit {MISSING_PROGRAM}; }}\n{settings}"
+            "command -v {program} > /dev/null || {{ echo 'missing: {program}'; exit {MISSING_PROGRAM}; }}\n{SYSTEM_CERTIFICATES}{settings}"
         )
     }
 }
+
+/// Certificates that the machine trusts, for programs that bring their own.
+const SYSTEM_CERTIFICATES: &str =
+    "for bundle in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
+    if [ -f $bundle ]; then export NODE_EXTRA_CA_CERTS=$bundle SSL_CERT_FILE=$bundle; break; fi
+done
+";
 
 /// The toolchain file of a project as rustup is to see it: the channel, and no directory with programs of the project.
 fn toolchain_file(files: &dyn ProjectFiles, path: &str) -> Result<String, ToolError> {

@@ -176,6 +176,8 @@ fn is_requirement(requirement: &str, ecosystem: PackageEcosystem) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::PackageEcosystem::{Cargo, Npm, Python};
     use super::{PackageEcosystem, PackageSpec, python_key, requirement_name};
 
@@ -284,5 +286,20 @@ mod tests {
             assert_eq!(requirement_name(line), name, "{line}");
         }
         assert_eq!(python_key("Zope._Interface"), "zope-interface");
+    }
+
+    proptest! {
+        #[test]
+        fn no_specifier_becomes_an_option_a_url_or_a_path(text in "(@|/|-|--|\\.|\\.\\.|:|=|==|>=|~|~/|\\^|<|>|!|\\||,| |\\[|\\]|\\*|npm:|file:|git|https://|[a-c]|[0-9]|\n|\\.tgz|\\\\)*") {
+            for ecosystem in [Cargo, Npm, Python] {
+                let Ok(spec) = PackageSpec::parse(&text, ecosystem) else { continue };
+                let argument = spec.to_argument(ecosystem);
+                let slashes = usize::from(ecosystem == Npm && argument.starts_with('@'));
+                prop_assert!(!argument.starts_with(['-', '.', '/', '~']), "{argument:?}");
+                prop_assert!(!argument.contains([':', '\n', '\\']) && !argument.contains("@.") && !argument.contains("@~/"), "{argument:?}");
+                prop_assert_eq!(argument.matches('/').count(), slashes, "{:?}", argument);
+                prop_assert!(!argument.ends_with(".tgz"), "{argument:?}");
+            }
+        }
     }
 }
