@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::detect::{EntryKind, ProjectFiles, ancestors};
-use crate::package_registry::PackageRegistry;
+use crate::package_registry::{PackageRegistries, PackageRegistry};
 use crate::package_spec::PackageEcosystem;
 
 /// Days that a release must be old, where the manager can be told so.
@@ -343,10 +343,14 @@ impl PackageProject {
     ) -> Result<Vec<JailFile>, ToolError> {
         match self.manager {
             PackageManager::Cargo => {
-                let config = format!(
-                    "[source.crates-io]\nreplace-with = \"chosen\"\n[source.chosen]\nregistry = \"sparse+{}\"\n",
-                    registry.url()
-                );
+                // Cargo takes a replacement of its own registry by itself for an error.
+                let config = match registry == &PackageRegistries::default().cargo {
+                    true => String::new(),
+                    false => format!(
+                        "[source.crates-io]\nreplace-with = \"chosen\"\n[source.chosen]\nregistry = \"sparse+{}\"\n",
+                        registry.url()
+                    ),
+                };
                 let mut made = vec![JailFile::new("config.toml", config)];
                 for (number, directory) in ancestors(&self.directory).enumerate() {
                     for name in ["rust-toolchain.toml", "rust-toolchain"] {
@@ -487,6 +491,7 @@ mod tests {
 
     use super::{PackageManager, PackageProject};
     use crate::detect::{EntryKind, ProjectFiles};
+    use crate::package_registry::{PackageRegistries, PackageRegistry};
 
     struct TestFiles(BTreeMap<&'static str, &'static str>);
 
@@ -595,6 +600,23 @@ mod tests {
             let expected = expected.map(|channel| format!("[toolchain]\nchannel = \"{channel}\"\n"));
             assert_eq!(made, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn another_registry_of_crates_replaces_the_public_one() {
+        let project =
+            PackageProject { manager: PackageManager::Cargo, directory: String::new(), lock_directory: String::new() };
+        let config = |registry: &PackageRegistry| {
+            let files = project.files(&TestFiles(BTreeMap::new()), registry).unwrap();
+            let config = files.into_iter().find(|file| file.name == "config.toml").unwrap();
+            String::from_utf8(config.bytes).unwrap()
+        };
+        assert_eq!(config(&PackageRegistries::default().cargo), "");
+        let other = PackageRegistry::new("https://crates.example.org/index", &[]).unwrap();
+        assert_eq!(
+            config(&other),
+            "[source.crates-io]\nreplace-with = \"chosen\"\n[source.chosen]\nregistry = \"sparse+https://crates.example.org/index/\"\n"
+        );
     }
 
     #[test]
