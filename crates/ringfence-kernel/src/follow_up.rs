@@ -159,7 +159,7 @@ impl Invocation {
             let judge = |group: &ChangeGroup| {
                 let judged = group.accesses.iter().map(|access| self.host.config.policy.evaluate(access, &request));
                 let verdict = strictest(judged).unwrap_or_else(Verdict::unknown_effect);
-                match planned.required_review().filter(|_| verdict.decision == Decision::Allow) {
+                match planned.required_review() {
                     Some(review) => verdict.requiring_review(review),
                     None => verdict,
                 }

@@ -178,8 +178,7 @@ impl Invocation {
                 }
                 None => decide(&request),
             };
-            let review = planned.required_review().filter(|_| verdict.decision == Decision::Allow);
-            let verdict = match review {
+            let verdict = match planned.required_review() {
                 Some(review) => verdict.requiring_review(review),
                 None => verdict,
             };

@@ -2,7 +2,7 @@
 //!
 //! Not here: how its rules and those of other layers decide together (`layered_rules.rs`).
 
-use crate::resource::{NET_MOUNT, PolicyAction, SEARCH_MOUNT};
+use crate::resource::{NET_MOUNT, PolicyAction, REGISTRY_MOUNT, SEARCH_MOUNT};
 use crate::rule::PolicyRule;
 use crate::verdict::Decision;
 
@@ -57,7 +57,13 @@ impl Preset {
         [
             sensitive_name_rules(),
             self.additional_rules(),
-            vec![unlisted_host_rule(), search_engine_rule(), irreversible_rule(), external_tool_rule()],
+            vec![
+                unlisted_host_rule(),
+                search_engine_rule(),
+                registry_rule(),
+                irreversible_rule(),
+                external_tool_rule(),
+            ],
             vec![sent_contents_rule(), anything_else],
         ]
         .concat()
@@ -153,6 +159,16 @@ fn search_engine_rule() -> PolicyRule {
         actions: vec![PolicyAction::Fetch],
         mounts: vec![SEARCH_MOUNT.to_owned()],
         ..PolicyRule::built_in("search", None)
+    }
+}
+
+/// A registry learns the names of packages. What it answers is kept only after a person has seen it.
+fn registry_rule() -> PolicyRule {
+    PolicyRule {
+        decision: Decision::Allow,
+        actions: vec![PolicyAction::Fetch],
+        mounts: vec![REGISTRY_MOUNT.to_owned()],
+        ..PolicyRule::built_in("registry", None)
     }
 }
 

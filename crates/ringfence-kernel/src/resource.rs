@@ -31,7 +31,7 @@ pub enum PolicyAction {
     Move,
     /// The entry is deleted.
     Delete,
-    /// A request is sent to a host; the mount is `NET_MOUNT` or `SEARCH_MOUNT`.
+    /// A request is sent to a host; the mount is `NET_MOUNT`, `SEARCH_MOUNT` or `REGISTRY_MOUNT`.
     Fetch,
     /// Contents are deleted permanently, without a pre-image.
     Lose,
@@ -186,6 +186,10 @@ pub const NET_MOUNT: &str = "net";
 /// The mount that stands for the search engine that the user chose: its paths are `host:port`. Queries go to one host
 /// of their choice, which needs no approval of its own.
 pub const SEARCH_MOUNT: &str = "search";
+
+/// The mount that stands for the package registries of the config: its paths are `host:port`. A request tells them the name
+/// of a package, and what they send is shown to a person before it is kept.
+pub const REGISTRY_MOUNT: &str = "registry";
 
 /// The mount that stands for programs: its paths are languages.
 pub const CODE_MOUNT: &str = "code";

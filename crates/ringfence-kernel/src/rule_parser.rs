@@ -7,7 +7,7 @@
 
 use crate::pattern::{HostPatterns, PathPatterns};
 use crate::registry::name_matches;
-use crate::resource::{NET_MOUNT, PolicyAction, SEARCH_MOUNT};
+use crate::resource::{NET_MOUNT, PolicyAction, REGISTRY_MOUNT, SEARCH_MOUNT};
 use crate::rule::{ACTION_GROUPS, PolicyRule, RuleExample, RuleMatchInput, action_from_name};
 use crate::rule_text::RuleText;
 use crate::suggest::nearest_name;
@@ -79,7 +79,10 @@ impl PolicyRule {
             ("path", self.paths.is_some()),
             ("secret", self.secret.is_some()),
             ("protected", self.protected.is_some()),
-            ("mount", self.mounts.iter().any(|mount| mount != NET_MOUNT && mount != SEARCH_MOUNT)),
+            (
+                "mount",
+                self.mounts.iter().any(|mount| ![NET_MOUNT, SEARCH_MOUNT, REGISTRY_MOUNT].contains(&mount.as_str())),
+            ),
         ];
         let about_paths = about_paths.into_iter().find_map(|(key, is)| is.then_some(key));
         let (fetches, has_files) = match self.actions.as_slice() {

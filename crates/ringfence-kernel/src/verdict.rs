@@ -44,15 +44,20 @@ impl Verdict {
         self.decision == Decision::Ask && &*self.rule == Self::REVIEW && self.grant.is_none()
     }
 
-    /// An allowed call that requires a review all the same.
+    /// The verdict about a call that requires a review, whatever a rule allows. A call that is asked about anyway needs at
+    /// least the assurance of the review.
     pub(crate) fn requiring_review(self, ReviewRequirement { reason, assurance }: ReviewRequirement) -> Self {
-        Self {
-            decision: Decision::Ask,
-            rule: Arc::from(Self::REVIEW),
-            reason: reason.to_owned(),
-            assurance,
-            grant: None,
-            ..self
+        match self.decision {
+            Decision::Deny => self,
+            Decision::Ask => Self { assurance: self.assurance.max(assurance), ..self },
+            Decision::Allow => Self {
+                decision: Decision::Ask,
+                rule: Arc::from(Self::REVIEW),
+                reason: reason.to_owned(),
+                assurance,
+                grant: None,
+                ..self
+            },
         }
     }
 
@@ -189,4 +194,23 @@ impl ReviewRequirement {
     /// The caller requested it.
     pub const REQUESTED_BY_CALLER: Self =
         Self { reason: "the call itself requests a review of its changes", assurance: Assurance::Relayed };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Assurance, Decision, ReviewRequirement, Verdict};
+
+    #[test]
+    fn a_review_raises_the_assurance_of_what_is_asked_anyway_and_lifts_no_denial() {
+        let review = ReviewRequirement { reason: "it cannot be recalled", assurance: Assurance::Person };
+        for (decision, assurance, expected) in [
+            (Decision::Allow, Assurance::None, (Decision::Ask, Assurance::Person)),
+            (Decision::Ask, Assurance::Relayed, (Decision::Ask, Assurance::Person)),
+            (Decision::Ask, Assurance::Person, (Decision::Ask, Assurance::Person)),
+            (Decision::Deny, Assurance::None, (Decision::Deny, Assurance::None)),
+        ] {
+            let verdict = Verdict { decision, assurance, ..Verdict::unknown_effect() };
+            assert_eq!(verdict.requiring_review(review).strictness(), expected, "{decision:?} {assurance:?}");
+        }
+    }
 }

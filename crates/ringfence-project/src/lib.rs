@@ -1,4 +1,4 @@
-//! Tests and formatters of a project.
+//! Tests, formatters and packages of a project.
 //!
 //! Which runner a project has, the command that makes it write a report, and the report within limits: it was written by
 //! programs of the project. Everything runs in the jail.
@@ -10,10 +10,16 @@ mod detect;
 mod format_code;
 mod formatter;
 mod go_report;
+mod install_package;
+mod install_review;
 mod js_reports;
 mod junit;
 mod junit_runners;
 mod libtest;
+mod lockfile;
+mod package_manager;
+mod package_registry;
+mod package_spec;
 mod project_files;
 mod report_files;
 mod report_text;
@@ -23,6 +29,7 @@ mod stack_trace;
 mod test_report;
 mod test_runner;
 mod verdict;
+mod well_known_packages;
 
 use std::sync::Arc;
 
@@ -30,6 +37,8 @@ use ringfence_kernel::{Dialect, DuplicateToolError, ToolBinding, ToolRegistry, W
 use ringfence_sandbox::ProgramRunner;
 
 use crate::format_code::{FormatCodeArgs, FormatCodeReply, FormatCodeTool};
+use crate::install_package::{InstallPackageArgs, InstallPackageReply, InstallPackageTool};
+pub use crate::package_registry::{PackageRegistries, PackageRegistry, RegistryConfigError};
 use crate::run_tests::{RunTestsArgs, RunTestsReply, RunTestsTool};
 
 /// The parts of the tools.
@@ -50,6 +59,8 @@ pub struct ProjectSettings {
     pub test: Option<String>,
     /// The name of the formatter of the files that it can format.
     pub format: Option<String>,
+    /// Where packages come from.
+    pub registries: PackageRegistries,
 }
 
 /// The toolset of the tools: sessions are offered them on request.
@@ -65,6 +76,23 @@ pub fn register(registry: &mut ToolRegistry, setup: ProjectSetup) -> Result<(), 
             ToolBinding::model::<RunTestsArgs, RunTestsReply>(Dialect::Claude, "run_tests").in_toolset(PROJECT_TOOLSET),
             ToolBinding::model::<RunTestsArgs, RunTestsReply>(Dialect::Codex, "run_tests").in_toolset(PROJECT_TOOLSET),
             ToolBinding::model::<RunTestsArgs, RunTestsReply>(Dialect::Gemini, "run_tests").in_toolset(PROJECT_TOOLSET),
+        ],
+    )?;
+    registry.register(
+        InstallPackageTool {
+            runner: Arc::clone(&runner),
+            workspace: Arc::clone(&workspace),
+            registries: settings.registries,
+        },
+        [
+            ToolBinding::standard_with_text::<InstallPackageArgs, InstallPackageReply>("install_package")
+                .in_toolset(PROJECT_TOOLSET),
+            ToolBinding::model::<InstallPackageArgs, InstallPackageReply>(Dialect::Claude, "install_package")
+                .in_toolset(PROJECT_TOOLSET),
+            ToolBinding::model::<InstallPackageArgs, InstallPackageReply>(Dialect::Codex, "install_package")
+                .in_toolset(PROJECT_TOOLSET),
+            ToolBinding::model::<InstallPackageArgs, InstallPackageReply>(Dialect::Gemini, "install_package")
+                .in_toolset(PROJECT_TOOLSET),
         ],
     )?;
     registry.register(

@@ -27,6 +27,17 @@ pub(crate) struct ViewFiles<'a> {
 }
 
 impl ViewFiles<'_> {
+    /// The text of a file of at most this length.
+    pub(crate) fn read_up_to(&self, path: &str, most: u64) -> Option<String> {
+        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, ResolveFlags::NO_SYMLINKS)?;
+        let stat = fstat(&file).ok()?;
+        let is_short = u64::try_from(stat.st_size).is_ok_and(|size| size <= most);
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && is_short).then_some(())?;
+        let mut text = String::new();
+        File::from(file).take(most).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
     fn open(&self, path: &str, flags: OFlags, resolve: ResolveFlags) -> Option<OwnedFd> {
         let is_below = |masked: &Path| Path::new(path).starts_with(masked);
         if self.directory.masked.iter().chain(&self.directory.hidden).any(|masked| is_below(masked)) {
@@ -47,13 +58,7 @@ impl ViewFiles<'_> {
 
 impl ProjectFiles for ViewFiles<'_> {
     fn read(&self, path: &str) -> Option<String> {
-        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, ResolveFlags::NO_SYMLINKS)?;
-        let stat = fstat(&file).ok()?;
-        let is_short = u64::try_from(stat.st_size).is_ok_and(|size| size <= MAX_MANIFEST_BYTES);
-        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && is_short).then_some(())?;
-        let mut text = String::new();
-        File::from(file).take(MAX_MANIFEST_BYTES).read_to_string(&mut text).ok()?;
-        Some(text)
+        self.read_up_to(path, MAX_MANIFEST_BYTES)
     }
 
     fn kind(&self, path: &str) -> Option<EntryKind> {

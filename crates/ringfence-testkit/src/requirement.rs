@@ -77,10 +77,14 @@ requirements! {
     NetworkNamespaces = "network-namespaces",
     /// Node.js.
     Node = "node",
+    /// npm in the jail.
+    Npm = "npm",
     /// An overlay that a user mounts.
     Overlayfs = "overlayfs",
     /// pip in the jail.
     Pip = "pip",
+    /// pnpm in the jail.
+    Pnpm = "pnpm",
     /// A container that hides a part of `/proc` can be imitated: `unshare`, `python3`.
     ProcMasks = "proc-masks",
     /// Python 3.
@@ -101,6 +105,8 @@ requirements! {
     SystemDirectories = "system-directories",
     /// A user namespace in which a user may refuse further ones.
     UserNamespaces = "user-namespaces",
+    /// uv in the jail.
+    Uv = "uv",
     /// A file system with attributes of users.
     UserXattrs = "user-xattrs",
 }

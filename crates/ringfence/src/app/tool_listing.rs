@@ -4,7 +4,7 @@
 
 use ringfence_kernel::{
     CODE_MOUNT, Decision, LayeredRules, MCP_MOUNT, NET_MOUNT, Policy, PolicyAction, PolicyRequest, PolicyResource,
-    ResourceAccess, SEARCH_MOUNT, Session, ToolDefinition,
+    REGISTRY_MOUNT, ResourceAccess, SEARCH_MOUNT, Session, ToolDefinition,
 };
 use serde_json::{Value, json};
 
@@ -69,6 +69,7 @@ fn samples(action: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
     };
     match action {
         PolicyAction::Fetch if tool.name == "web_search" => vec![access(SEARCH_MOUNT, SAMPLE_URL)],
+        PolicyAction::Fetch if tool.name == "install_package" => vec![access(REGISTRY_MOUNT, SAMPLE_URL)],
         PolicyAction::Fetch | PolicyAction::Send => vec![access(NET_MOUNT, SAMPLE_URL)],
         PolicyAction::Run => vec![access(CODE_MOUNT, "")],
         PolicyAction::External => vec![access(MCP_MOUNT, &tool.name)],

@@ -30,8 +30,8 @@ use ringfence_crewagent::STATE_ALIAS;
 use ringfence_fs::{Durability, MountAccess, NameRule};
 use ringfence_git::GitCredentials;
 use ringfence_kernel::{
-    CallLimits, Decision, Dialect, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset, RuleText,
-    SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name, sanitize_line,
+    CallLimits, Decision, Dialect, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset, REGISTRY_MOUNT,
+    RuleText, SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name, sanitize_line,
 };
 use ringfence_project::ProjectSettings;
 use ringfence_sandbox::JailFallback;
@@ -347,6 +347,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         merge_git(&managed.git, &user.git, |name| environment.variables.0.get(name).cloned())
             .map_err(ConfigError::Table)?;
     warnings.extend(without);
+    let project = merge_project(managed.project.clone(), user.project.clone()).map_err(ConfigError::Table)?;
     let (mcp_servers, without) =
         merge_servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
     warnings.extend(without);
@@ -393,7 +394,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         max_tool_iterations: agent.max_steps(),
         model: agent.model(),
         run_code,
-        project: merge_project(managed.project, user.project),
+        project,
         // A name of the machine's owner holds for every user.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         web,
@@ -525,7 +526,7 @@ fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<S
         .iter()
         .map(|mount| mount.alias.as_str())
         .chain(WORKSPACE_MOUNTS)
-        .chain([STATE_ALIAS, MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT])
+        .chain([STATE_ALIAS, MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT, REGISTRY_MOUNT])
         .collect();
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();

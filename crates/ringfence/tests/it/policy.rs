@@ -692,6 +692,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "preset ask", decision = "ask", effect = ["overwrite", "delete"] }
           { name = "other host", decision = "ask", effect = "fetch", mount = "net", because = "a host that no rule allows" }
           { name = "search", decision = "allow", effect = "fetch", mount = "search" }
+          { name = "registry", decision = "allow", effect = "fetch", mount = "registry" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and the current contents are not kept" }
           { name = "external", decision = "ask", effect = "external", because = "which cannot be undone" }
           { name = "sent contents", decision = "ask", effect = "send", because = "and what is sent cannot be recalled" }

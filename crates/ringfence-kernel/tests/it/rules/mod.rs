@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ringfence_kernel::{
     Assurance, Decision, Dialect, LayeredRules, NET_MOUNT, Policy, PolicyAction, PolicyLayer, PolicyRequest,
-    PolicyResource, PolicyRule, Preset, ResourceAccess, SEARCH_MOUNT, Session, Taint, TaintSet, Verdict,
+    PolicyResource, PolicyRule, Preset, REGISTRY_MOUNT, ResourceAccess, SEARCH_MOUNT, Session, Taint, TaintSet,
+    Verdict,
 };
 use ringfence_testkit::host::session_without_tools;
 use serde_json::{Value, json};
@@ -271,6 +272,7 @@ fn a_preset_allows_what_is_done_to_files_and_in_jails_and_nothing_that_comes_lat
             allowed,
             [
                 r#"{ name = "search", decision = "allow", effect = "fetch", mount = "search" }"#,
+                r#"{ name = "registry", decision = "allow", effect = "fetch", mount = "registry" }"#,
                 r#"{ name = "preset", decision = "allow", effect = ["look", "change", "run"] }"#
             ]
         );
@@ -278,23 +280,29 @@ fn a_preset_allows_what_is_done_to_files_and_in_jails_and_nothing_that_comes_lat
 }
 
 #[test]
-fn the_search_engine_of_ones_choice_is_used_without_asking_until_a_secret_could_leave_by_it() {
-    let resource = PolicyResource {
-        mount: Arc::from(SEARCH_MOUNT),
-        requested_path: "search.example.org:443".to_owned(),
-        ..PolicyResource::default()
-    };
-    let sends = [ResourceAccess { action: PolicyAction::Fetch, resource }];
+fn the_search_engine_and_the_registries_are_used_without_asking_until_a_secret_could_leave_by_them() {
+    for mount in [SEARCH_MOUNT, REGISTRY_MOUNT] {
+        let resource = PolicyResource {
+            mount: Arc::from(mount),
+            requested_path: "search.example.org:443".to_owned(),
+            ..PolicyResource::default()
+        };
+        check_chosen_host(&[ResourceAccess { action: PolicyAction::Fetch, resource }]);
+    }
+}
+
+#[track_caller]
+fn check_chosen_host(sends: &[ResourceAccess]) {
     for preset in Preset::ALL {
-        assert_eq!(decide_with(&LayeredRules::from_preset(preset), &sends, &[]).decision, Allow);
+        assert_eq!(decide_with(&LayeredRules::from_preset(preset), sends, &[]).decision, Allow);
         assert_eq!(
-            decide_with(&LayeredRules::from_preset(preset), &sends, &[Taint::ReadSecret, Taint::SawUntrusted]).decision,
+            decide_with(&LayeredRules::from_preset(preset), sends, &[Taint::ReadSecret, Taint::SawUntrusted]).decision,
             Ask
         );
     }
     let denied = LayeredRules::from_preset(Preset::Ask)
         .with_layer(PolicyLayer::User, vec![rule(json!({"decision": "deny", "host": "*"}))]);
-    assert_eq!(decide_with(&denied, &sends, &[]).decision, Deny);
+    assert_eq!(decide_with(&denied, sends, &[]).decision, Deny);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ReferencePages, check, directory, head, opening, row};
 use crate::commands::without_times;
+use crate::package_registry::RegistryServer;
 use crate::project_tools::{rust_toolchain, write_package};
 use crate::run_code_git::git;
 use crate::site::TestSite;
@@ -272,6 +273,12 @@ const CALLS: &[ReferenceCall] = &[
     claude("format_code", r#"{"paths":["src/lib.rs"]}"#),
     codex("format_code", r#"{"paths":["src/lib.rs"],"check":true}"#),
     gemini("format_code", r#"{"paths":["src/lib.rs"]}"#),
+    standard("install_package", r#"{"packages":["serde@1"]}"#),
+    standard("install_package", r#"{"packages":["serd"]}"#),
+    standard("install_package", r#"{"packages":["git+https://git.example.org/x"]}"#),
+    claude("install_package", r#"{"packages":["--force"]}"#),
+    codex("install_package", r#"{"packages":["serde"],"manager":"npm"}"#),
+    gemini("install_package", r#"{"packages":["serde"],"directory":"absent"}"#),
     standard("web_fetch", r#"{"url":"http://HOST/","format":"markdown"}"#),
     standard("web_fetch", r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#),
     claude("WebFetch", r#"{"url":"http://HOST/"}"#),
@@ -294,6 +301,16 @@ fn host() -> &'static str {
     })
 }
 
+/// A registry of crates with `serde`, on a host of this machine.
+fn registry() -> &'static RegistryServer {
+    static SERVER: OnceLock<RegistryServer> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let server = RegistryServer::start();
+        server.krate("serde", &[], &[]);
+        server
+    })
+}
+
 /// A workspace with a few files, and a host on it.
 fn test_app(site: &TestSite, dialect: Dialect) -> App {
     site.write("README.md", "# Demo\n");
@@ -305,8 +322,10 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
     let at = host();
     let config = site.root().join("config.toml");
     let text = format!(
-        "log = \"none\"\n[web]\nallow_private = [\"{at}\"]\n[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n\
-         [[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n{}",
+        "log = \"none\"\n[web]\nallow_private = [\"{at}\", \"{}\"]\n[web.search]\nengine = \"searxng\"\nurl = \"http://{at}/\"\n\
+         [project.registries.cargo]\nurl = \"{}\"\n[[rules]]\ndecision = \"allow\"\nhost = \"{at}\"\n{}",
+        registry().at,
+        registry().url("cargo/index/"),
         rust_toolchain()
     );
     std::fs::write(&config, text).unwrap();
@@ -342,7 +361,7 @@ fn reply(shown: &ReferenceCall) -> String {
         git(&site, &["commit", "-qm", "Add notes"]);
         site.write("notes/today.md", "milk\nbread\nbutter\n");
     }
-    if ["run_tests", "format_code"].contains(&shown.tool) {
+    if ["run_tests", "format_code", "install_package"].contains(&shown.tool) {
         write_package(&site);
     }
     if shown.tool == "format_code" {
