@@ -450,7 +450,7 @@ fn command_from_outcome(
 ) -> LedgerCommand {
     let (value, error) = match outcome {
         Ok(value) => (value.to_value(), None),
-        Err(error) => (Value::Object(error.details.clone()), Some(error)),
+        Err(error) => (Value::Object((*error.details).clone()), Some(error)),
     };
     let made = EffectExtent::from_committed(&value["committed"]);
     let changed_nothing =

@@ -126,7 +126,7 @@ pub struct ToolError {
     /// The argument with the error, in the caller's own spelling.
     pub field: Option<&'static str>,
     /// Further machine-readable fields, such as the limit that was exceeded.
-    pub details: Map<String, Value>,
+    pub details: Box<Map<String, Value>>,
     /// Candidates for the intended name. The kernel names the nearest that the caller may list, and no other.
     pub suggestions: Option<Box<NameSuggestions>>,
     /// The text for models where the message alone does not say enough, such as that of a program with its output.
@@ -149,7 +149,7 @@ pub struct NameSuggestions {
 impl ToolError {
     /// An error without a field, details or suggestions.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None, details: Map::new(), suggestions: None, model_text: None }
+        Self { kind, message: message.into(), field: None, details: Box::default(), suggestions: None, model_text: None }
     }
 
     /// The arguments have the right types, but the value of `field` is invalid.

@@ -447,7 +447,7 @@ struct DialectErrorBody<'a> {
 
 impl<'a> ErrorEnvelope<'a> {
     fn new(dialect: Dialect, error: &'a ToolError) -> Self {
-        let mut details = Cow::Borrowed(&error.details);
+        let mut details = Cow::Borrowed(&*error.details);
         // This dialect has no name for it, so it says why.
         if dialect == Dialect::Crewagent && error.kind == ErrorKind::PermissionDenied {
             details.to_mut().entry("reason").or_insert_with(|| "permission denied".into());

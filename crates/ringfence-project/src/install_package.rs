@@ -25,7 +25,7 @@ use ringfence_sandbox::{FinishedRun, JailFile, JailProgram, ProgramChanges, Prog
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{run_access, workspace_path};
+use crate::arguments::workspace_path;
 use crate::detect::{EntryKind, ProjectFiles as _};
 use crate::install_review::{InstallReview, resolve_error};
 use crate::lockfile::LockfileDiff;
@@ -147,6 +147,8 @@ pub(crate) struct PlannedInstall {
     registry: PackageRegistry,
     /// Of the registry, as the policy knows them.
     hosts: Vec<String>,
+    /// The access of the package manager.
+    run: ResourceAccess,
 }
 
 /// What the first run left: the new manifest and lockfile.
@@ -196,7 +198,8 @@ impl PhasedTool for InstallPackageTool {
         }
         let registry = self.registries.get(ecosystem).clone();
         let hosts = self.runner.canonical_hosts(registry.endpoints())?;
-        let planned = PlannedInstall { project, packages, dev, features, registry, hosts };
+        let run = self.runner.run_access(manager.name(), cx)?;
+        let planned = PlannedInstall { project, packages, dev, features, registry, hosts, run };
         let mut accesses = planned.accesses();
         // Where the manifest may not change, the registry need not be asked.
         let manifest = planned.project.manifest();
@@ -398,7 +401,7 @@ impl PlannedInstall {
                 ..PolicyResource::default()
             },
         };
-        std::iter::once(run_access(self.project.manager.name())).chain(self.hosts.iter().map(host)).collect()
+        std::iter::once(self.run.clone()).chain(self.hosts.iter().map(host)).collect()
     }
 
     /// What both programs have.

@@ -67,7 +67,7 @@ fn value_text(value: &ReplyValue, outputs: &OutputStore) -> String {
 
 /// The details of an error that its text leaves out, for programs, unless they are long.
 pub(super) fn hidden_details(error: &ToolError) -> Option<Value> {
-    let mut details = error.details.clone();
+    let mut details = (*error.details).clone();
     if is_program_error(&details) {
         drop_fields(&mut details, &SHOWN_DETAILS);
     }
@@ -80,7 +80,7 @@ fn error_text(error: &ToolError) -> String {
     if let Some(text) = &error.model_text {
         return text.to_string();
     }
-    let mut details = error.details.clone();
+    let mut details = (*error.details).clone();
     let mut text = error_sentence(error.message.clone(), &details);
     if is_program_error(&details) {
         text.push('\n');
