@@ -38,6 +38,7 @@ mod serve_process;
 mod surface;
 #[cfg(test)]
 mod tidy;
+mod train_search;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
@@ -104,6 +105,9 @@ const USAGE: &str =
   surface      count the tokens of tool definitions and results by dialect, and hold them to their limits; downloads the
                tokenizer on the first run
   screenshots  make screenshots of the web UI for the README, in docs/images
+  train-search [--from STAGE]
+               train the model of `search_code` from published packages, which it downloads on the first run; STAGE is
+               fetch, pairs, table or ranker; takes about half an hour
   vocabulary   measure type names, module cycles and the wording of texts against their limits; `--details` lists
                every name and phrase";
 
@@ -153,6 +157,7 @@ fn main() -> ExitCode {
         ["runners", ref names @ ..] => runners::run(names),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
+        ["train-search", ref options @ ..] => train_search::run(options),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),
         ["bench", "overlay"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "overlay"], &[]),
         ["bench", "sandbox"] => bench_sandbox::run(),
