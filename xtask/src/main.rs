@@ -6,6 +6,7 @@
 mod acpx;
 mod attack;
 mod bench_builds;
+mod bench_code_search;
 mod bench_http;
 mod bench_mcp;
 mod bench_program;
@@ -49,7 +50,7 @@ use ringfence_testkit::requirement;
 /// Parts of `bench fs` that can be run alone.
 const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
-const BENCHMARKS: &str = "fs, overlay, agent, http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
+const BENCHMARKS: &str = "fs, overlay, agent, code-search, http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -68,6 +69,8 @@ const USAGE: &str =
   bench overlay
                cost of the overlay: mounting the workspace and committing changes
   bench agent  overhead of an agent step, and memory of a long session
+  bench code-search
+               quality of code search for questions in words, beside ripgrep and BM25F, on crates that training never saw
   bench http   the HTTP API compared with in-process calls, with one session and with many
   bench mcp    our MCP server and two others, with the same client
   bench program
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         ["attack", "--inside", ours, stage, fetch] => attack::web_inside(ours, stage, Some(fetch)),
         ["attack", ref options @ ..] => attack::run(options),
         ["bench", "agent"] => run_cargo(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
+        ["bench", "code-search"] => bench_code_search::run(),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "program"] => bench_program::run(),

@@ -269,7 +269,10 @@ mod tests {
             "/// Reads every line of the `file`. A secret.\npub fn lines() {}\n\
              /// Walks over all of the open sockets\n/// and closes them.\nstruct Walk {\n    /// secret field\n    a: u8,\n}\n\
              /// Short.\nfn short() {}\nfn bare() {}\n",
-            &[("Reads every line of the file", "lines"), ("Walks over all of the open sockets and closes them", "Walk")],
+            &[
+                ("Reads every line of the file", "lines"),
+                ("Walks over all of the open sockets and closes them", "Walk"),
+            ],
         );
         check(
             SourceLanguage::Python,

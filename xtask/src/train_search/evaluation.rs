@@ -2,7 +2,9 @@
 //!
 //! Not here: the corpora and queries (`corpora.rs`), and who is compared (`bench_code_search`).
 
-use ringfence_code_search::{CodeQuery, CodeSymbol, RankingMethod, SearchModel, SourceLanguage as Grammar, SymbolCorpus};
+use ringfence_code_search::{
+    CodeQuery, CodeSymbol, RankingMethod, SearchModel, SourceLanguage as Grammar, SymbolCorpus,
+};
 
 use super::corpora::{CorpusQuery, PackageCorpus};
 use super::packages::SourceLanguage;

@@ -25,19 +25,21 @@ use ringfence_code_search::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use corpora::{CorpusQuery, PackageCorpus, query_key};
-pub(crate) use evaluation::{RankingQuality, index, ranks};
+pub(crate) use evaluation::{CUTOFF, RankingQuality, index, ranks};
+use packages::TrainingPart;
 pub(crate) use packages::{
     FetchedPackage, SourceLanguage, benchmark_groups, check_disjoint, fetch_python, fetch_rust, training_groups,
 };
-use packages::TrainingPart;
 use pairs::PairSet;
 pub(crate) use random::{SplitMix64, text_hash};
 use ranker::{RankedList, fit_ranker};
-use table::{TableSettings, TrainedTable, in_two, train_table};
+pub(crate) use table::in_two;
+use table::{TableSettings, TrainedTable, train_table};
 
 use crate::{print_status, root, run_cargo};
 
-const MODEL: &str = "crates/ringfence-code-search/model/search.model";
+/// The file of the model.
+pub(crate) const MODEL: &str = "crates/ringfence-code-search/model/search.model";
 
 /// What the file of the model may take.
 const MAX_MODEL_BYTES: usize = 3_000_000;
@@ -265,11 +267,7 @@ fn with_ranker(model: SearchModel, packages: &[FetchedPackage]) -> Result<Search
     Ok(model)
 }
 
-fn ranker_corpora(
-    packages: &[&FetchedPackage],
-    benchmark: &HashSet<String>,
-    model: &SearchModel,
-) -> Vec<RankerCorpus> {
+fn ranker_corpora(packages: &[&FetchedPackage], benchmark: &HashSet<String>, model: &SearchModel) -> Vec<RankerCorpus> {
     let (rust, python): (Vec<&FetchedPackage>, Vec<&FetchedPackage>) =
         packages.iter().partition(|package| package.language == SourceLanguage::Rust);
     let single = rust.iter().chain(&python).map(|package| vec![*package]);
@@ -286,13 +284,13 @@ fn ranker_corpora(
         SplitMix64::new(text_hash(&corpus.name)).shuffle(&mut queries);
         queries.truncate(MOST_RANKER_QUERIES * set.len());
         let language = set[0].language;
-        let checks = set.len() == 1 && text_hash(packages::family(&set[0].listed.name)) % HELD_OUT == 0;
+        let checks = set.len() == 1 && text_hash(packages::family(&set[0].listed.name)).is_multiple_of(HELD_OUT);
         RankerCorpus { index: index(&corpus, language, Some(model)), queries, checks }
     })
 }
 
 /// Corpora as one.
-fn joined(corpora: Vec<PackageCorpus>) -> PackageCorpus {
+pub(crate) fn joined(corpora: Vec<PackageCorpus>) -> PackageCorpus {
     let mut all = PackageCorpus { name: String::new(), symbols: Vec::new(), queries: Vec::new() };
     for corpus in corpora {
         let first = all.symbols.len();

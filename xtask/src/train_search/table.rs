@@ -86,11 +86,7 @@ const SECOND_DECAY: f32 = 0.99;
 
 impl AdamStep {
     pub(crate) fn new(rate: f32, step: i32) -> Self {
-        Self {
-            rate,
-            first_correction: 1.0 - FIRST_DECAY.powi(step),
-            second_correction: 1.0 - SECOND_DECAY.powi(step),
-        }
+        Self { rate, first_correction: 1.0 - FIRST_DECAY.powi(step), second_correction: 1.0 - SECOND_DECAY.powi(step) }
     }
 
     pub(crate) fn apply(self, value: &mut f32, gradient: f32, first: &mut f32, second: &mut f32) {
@@ -265,12 +261,7 @@ impl FieldWeights {
     fn update(&mut self, gradient: &[f32; FIELD_COUNT], step: AdamStep) {
         let values = self.values();
         for at in 0..FIELD_COUNT {
-            step.apply(
-                &mut self.logarithms[at],
-                gradient[at] * values[at],
-                &mut self.first[at],
-                &mut self.second[at],
-            );
+            step.apply(&mut self.logarithms[at], gradient[at] * values[at], &mut self.first[at], &mut self.second[at]);
         }
     }
 }
@@ -441,9 +432,8 @@ mod tests {
         };
         for concept in 0..16 {
             let query = row(&table.queries, concept);
-            let best = (16..32).max_by(|a, b| {
-                dot(&query, &row(&table.symbols, *a)).total_cmp(&dot(&query, &row(&table.symbols, *b)))
-            });
+            let best = (16..32)
+                .max_by(|a, b| dot(&query, &row(&table.symbols, *a)).total_cmp(&dot(&query, &row(&table.symbols, *b))));
             assert_eq!(best, Some(16 + concept));
         }
     }
