@@ -25,6 +25,9 @@ const VECTOR_CANDIDATES: usize = 100;
 /// Bytes of a signature that are kept.
 const KEPT_SIGNATURE: usize = 200;
 
+/// Bytes of a symbol without postings and vector.
+const BYTES_OF_SYMBOL: usize = 220;
+
 /// Largest counts in a posting, by field.
 const MAX_COUNTS: FieldCounts = [15, 63, 15, 15, 1023];
 
@@ -40,6 +43,8 @@ pub struct SymbolCorpus {
     /// Sums of the lengths of fields, of what is not removed.
     totals: [u64; FIELD_COUNT],
     live: usize,
+    /// Number of postings.
+    pub(crate) posted: usize,
 }
 
 /// Numbers of stems.
@@ -169,6 +174,7 @@ impl SymbolCorpus {
                 }
                 self.postings[stem].push(Posting::new(number, counts));
             }
+            self.posted += terms.counts.len();
             if let Some(table) = table {
                 self.vectors.extend(quantized(&table.symbol_vector(terms)));
             }
@@ -222,6 +228,47 @@ impl SymbolCorpus {
         self.live == 0
     }
 
+    /// Number of symbols that were removed and still take room.
+    pub(crate) fn removed(&self) -> usize {
+        self.symbols.len() - self.live
+    }
+
+    /// Bytes in memory, as estimated from the number of things.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.posted * 8 + self.symbols.len() * BYTES_OF_SYMBOL + self.vectors.len() + self.stems.texts.len() * 80)
+            as u64
+    }
+
+    /// Gives back the room of what was removed. Returns the new numbers of files by their old ones.
+    pub(crate) fn compact(&mut self) -> Vec<Option<usize>> {
+        let mut compacted = Self::default();
+        let mut numbers: Vec<Option<u32>> = vec![None; self.symbols.len()];
+        let mut files = vec![None; self.files.len()];
+        for (at, file) in self.files.iter().enumerate().filter(|(_, file)| file.is_live) {
+            let first = compacted.next_symbol();
+            let number = u32::try_from(compacted.files.len()).unwrap_or(u32::MAX);
+            for old in file.symbols.clone() {
+                numbers[old as usize] = Some(compacted.next_symbol());
+                let vector = old as usize * DIMENSIONS..(old as usize + 1) * DIMENSIONS;
+                compacted.vectors.extend_from_slice(self.vectors.get(vector).unwrap_or_default());
+                compacted.symbols.push(CorpusSymbol { file: number, ..self.symbols[old as usize].clone() });
+            }
+            let symbols = first..compacted.next_symbol();
+            files[at] = Some(compacted.push_file(CorpusFile { symbols, ..file.clone() }));
+        }
+        for (stem, list) in self.stems.texts.iter().zip(&self.postings) {
+            let kept = |posting: &Posting| Some(Posting { symbol: numbers[posting.symbol as usize]?, ..*posting });
+            let list: Vec<Posting> = list.iter().filter_map(kept).collect();
+            if !list.is_empty() {
+                compacted.stems.get_or_add(stem);
+                compacted.posted += list.len();
+                compacted.postings.push(list);
+            }
+        }
+        *self = compacted;
+        files
+    }
+
     /// A symbol by its number.
     pub fn symbol(&self, number: u32) -> &CorpusSymbol {
         &self.symbols[number as usize]
@@ -241,15 +288,27 @@ impl SymbolCorpus {
         most: usize,
         accepts: impl Fn(&CorpusFile) -> bool,
     ) -> Vec<RankedSymbol> {
-        let ranker = model.and_then(|model| model.ranker.as_ref()).filter(|_| method == RankingMethod::Learned);
         let accepted: Vec<bool> = self.files.iter().map(|file| file.is_live && accepts(file)).collect();
-        let candidates = self.candidates_in(query, model, &accepted);
+        self.search_in(query, model, method, most, &accepted)
+    }
+
+    /// The same for the files that are accepted by their numbers.
+    pub(crate) fn search_in(
+        &self,
+        query: &CodeQuery,
+        model: Option<&SearchModel>,
+        method: RankingMethod,
+        most: usize,
+        accepted: &[bool],
+    ) -> Vec<RankedSymbol> {
+        let ranker = model.and_then(|model| model.ranker.as_ref()).filter(|_| method == RankingMethod::Learned);
+        let candidates = self.candidates_in(query, model, accepted);
         let score = |candidate: &RankCandidate| match ranker {
             Some(ranker) => ranker.score(&candidate.features),
             None => candidate.bm25f,
         };
         let mut ranked: Vec<RankedSymbol> = match &query.identifier {
-            Some(named) => self.exact_symbols(named, &accepted),
+            Some(named) => self.exact_symbols(named, accepted),
             None => Vec::new(),
         };
         let exact = ranked.len();

@@ -26,12 +26,20 @@ pub const DIMENSIONS: usize = 64;
 /// Hidden units of the ranker.
 const MAX_HIDDEN: usize = 256;
 
+/// The file of the model.
+const EMBEDDED: &[u8] = include_bytes!("../model/search.model");
+
 /// The model in the binary. `None` where the build has none.
 pub fn embedded_model() -> Option<&'static SearchModel> {
     static MODEL: OnceLock<Option<SearchModel>> = OnceLock::new();
-    let bytes = include_bytes!("../model/search.model");
     // A test reads the same bytes, so that a damaged file does not go unnoticed.
-    MODEL.get_or_init(|| SearchModel::parse(bytes).ok()).as_ref()
+    MODEL.get_or_init(|| SearchModel::parse(EMBEDDED).ok()).as_ref()
+}
+
+/// Tells vectors of this model from those of another one.
+pub(crate) fn embedded_model_id() -> u32 {
+    static ID: OnceLock<u32> = OnceLock::new();
+    *ID.get_or_init(|| crc32fast::hash(EMBEDDED))
 }
 
 /// A trained model.
