@@ -6,6 +6,7 @@
 //! Not here: training (`train_search`).
 
 mod keyword_search;
+mod live_search;
 
 use std::fs;
 
@@ -18,6 +19,7 @@ use crate::train_search::{
 };
 use crate::{print_status, root};
 use keyword_search::KeywordTree;
+use live_search::measure_live;
 
 /// Queries of each crate, of the standard library of Python, and of all crates as one.
 const QUERIES_OF_CRATE: usize = 56;
@@ -70,14 +72,21 @@ fn measure() -> Result<(), String> {
         return Err("ripgrep (`rg`) is not here and could not be installed (that takes root and Debian)".into());
     }
     let sets = query_sets()?;
-    let mut rows: Vec<String> = ComparedRanking::ALL
+    let rows: Vec<String> = ComparedRanking::ALL
         .iter()
         .map(|(title, ranking)| row(title, *ranking, &sets, &model))
         .collect::<Result<_, _>>()?;
+    let live = measure_live()?;
     let titles: Vec<String> = sets.iter().map(QuerySet::heading).collect();
-    print_status(&format!("| | {} |", titles.join(" | ")));
+    print_status(&format!("| MRR@10 (R@1 / R@10) | {} |", titles.join(" | ")));
     print_status(&format!("|---|{}", "---:|".repeat(sets.len())));
-    rows.drain(..).for_each(|row| print_status(&row));
+    rows.iter().for_each(|row| print_status(row));
+    print_status(&format!(
+        "\nThe tool on {} files with {} MB of sources, over MCP:\n",
+        live.tree_files,
+        live.tree_bytes >> 20
+    ));
+    live.rows().iter().for_each(|row| print_status(row));
     Ok(())
 }
 
