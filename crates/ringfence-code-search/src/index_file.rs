@@ -78,8 +78,8 @@ impl IndexDirectory {
     /// Tells one stored index from a later one.
     pub(crate) fn stamp(&self, mount_id: &str) -> Option<(u64, i64, i64)> {
         let stat = statat(self.open().ok()?, file_name(mount_id), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        #[expect(clippy::useless_conversion, clippy::unnecessary_cast, reason = "types differ between architectures")]
-        Some((stat.st_ino.into(), stat.st_mtime.into(), stat.st_mtime_nsec as i64))
+        #[expect(clippy::useless_conversion, reason = "types differ between architectures")]
+        Some((stat.st_ino.into(), stat.st_mtime.into(), stat.st_mtime_nsec.try_into().ok()?))
     }
 
     /// Replaces the index of a mount. False if another process is doing that.
