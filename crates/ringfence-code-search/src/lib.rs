@@ -37,6 +37,7 @@ pub use features::{FEATURE_COUNT, FEATURE_NAMES};
 pub use language::SourceLanguage;
 pub use model::{
     DIMENSIONS, LearnedRanker, QuantizedRows, SearchModel, SearchModelError, SearchVector, StemTable, embedded_model,
+    field_weight,
 };
 pub use query::{CodeQuery, NamedSymbol};
 pub use stem::stem;

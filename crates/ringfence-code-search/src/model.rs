@@ -199,8 +199,8 @@ impl StemTable {
     pub fn symbol_vector(&self, terms: &SymbolTerms) -> SearchVector {
         let rows = self.symbol.as_ref().unwrap_or(&self.query);
         let weighted = terms.counts.iter().map(|(stem, counts)| {
-            let weights = counts.iter().zip(&self.field_weights).filter(|(count, _)| **count > 0);
-            (stem.as_str(), weights.map(|(count, weight)| weight * f32::from(*count).ln_1p()).sum::<f32>())
+            let weight = |at: usize| self.field_weights[at] * field_weight(counts[at], terms.lengths[at]);
+            (stem.as_str(), (0..FIELD_COUNT).map(weight).sum::<f32>())
         });
         self.sum(rows, weighted)
     }
@@ -291,6 +291,11 @@ impl LearnedRanker {
             output_bias: reader.float()?,
         })
     }
+}
+
+/// What the occurrences of a stem count in a field with so many stems: a long body does not drown a name.
+pub fn field_weight(count: u16, length: u16) -> f32 {
+    f32::from(count).ln_1p() / (1.0 + f32::from(length)).sqrt()
 }
 
 /// The parts of a file that are still to be read.

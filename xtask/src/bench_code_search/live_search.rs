@@ -45,8 +45,8 @@ const PENDING: &str = "not indexed yet";
 /// Figures of the tool.
 #[derive(Debug)]
 pub(super) struct LiveFigures {
-    pub(super) tree_bytes: u64,
-    pub(super) tree_files: usize,
+    tree_bytes: u64,
+    tree_files: usize,
     first: Vec<Duration>,
     later: Vec<Duration>,
     indexing: Duration,
@@ -66,7 +66,7 @@ impl LiveFigures {
         };
         let yes = |is: bool| if is { "yes" } else { "no" };
         vec![
-            "| | best | median | 95 % |".to_owned(),
+            format!("| {} files, {} MB | best | median | 95 % |", self.tree_files, self.tree_bytes >> 20),
             "|---|---:|---:|---:|".to_owned(),
             format!("| first answer, without an index | {}", times(&self.first)),
             format!("| later answers, with the index | {}", times(&self.later)),

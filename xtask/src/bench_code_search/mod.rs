@@ -19,7 +19,7 @@ use crate::train_search::{
 };
 use crate::{print_status, root};
 use keyword_search::KeywordTree;
-use live_search::measure_live;
+use live_search::{LiveFigures, measure_live};
 
 /// Queries of each crate, of the standard library of Python, and of all crates as one.
 const QUERIES_OF_CRATE: usize = 56;
@@ -56,15 +56,21 @@ struct QuerySet {
     with_keywords: bool,
 }
 
-/// False if the bench could not be run.
+/// Quality; false if the bench could not be run.
 pub(crate) fn run() -> bool {
     if let Some(done) = in_release(&["bench", "code-search"]) {
         return done;
     }
-    measure().map_err(|error| print_status(&error)).is_ok()
+    measure_quality().map_err(|error| print_status(&error)).is_ok()
 }
 
-fn measure() -> Result<(), String> {
+/// The tool on a large tree; false if the bench could not be run.
+pub(crate) fn run_tool() -> bool {
+    let print = |figures: LiveFigures| figures.rows().iter().for_each(|row| print_status(row));
+    measure_live().map(print).map_err(|error| print_status(&error)).is_ok()
+}
+
+fn measure_quality() -> Result<(), String> {
     check_disjoint()?;
     let bytes = fs::read(root().join(MODEL)).map_err(|error| format!("cannot read {MODEL}: {error}"))?;
     let model = SearchModel::parse(&bytes).map_err(|error| format!("{MODEL}: {error}"))?;
@@ -76,17 +82,10 @@ fn measure() -> Result<(), String> {
         .iter()
         .map(|(title, ranking)| row(title, *ranking, &sets, &model))
         .collect::<Result<_, _>>()?;
-    let live = measure_live()?;
     let titles: Vec<String> = sets.iter().map(QuerySet::heading).collect();
     print_status(&format!("| MRR@10 (R@1 / R@10) | {} |", titles.join(" | ")));
     print_status(&format!("|---|{}", "---:|".repeat(sets.len())));
     rows.iter().for_each(|row| print_status(row));
-    print_status(&format!(
-        "\nThe tool on {} files with {} MB of sources, over MCP:\n",
-        live.tree_files,
-        live.tree_bytes >> 20
-    ));
-    live.rows().iter().for_each(|row| print_status(row));
     Ok(())
 }
 
@@ -150,7 +149,11 @@ fn ranks_of(
         ComparedRanking::Keywords => {
             KeywordTree::write(corpus, &work_directory().join("keywords"))?.ranks(&corpus.queries)
         }
-        ComparedRanking::Bm25f => ranks(&index(corpus, language, None), &corpus.queries, None, RankingMethod::Bm25f),
+        ComparedRanking::Bm25f => {
+            // With the weights that were fitted, so that it is as good as it can be.
+            let weights = SearchModel { bm25f: model.bm25f, ..SearchModel::default() };
+            ranks(&index(corpus, language, None), &corpus.queries, Some(&weights), RankingMethod::Bm25f)
+        }
         ComparedRanking::Learned => {
             let index = index(corpus, language, Some(model));
             ranks(&index, &corpus.queries, Some(model), RankingMethod::Learned)

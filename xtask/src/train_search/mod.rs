@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ringfence_code_search::{
-    Bm25fWeights, CodeQuery, QuantizedRows, RankingMethod, SearchModel, StemTable, SymbolCorpus,
+    Bm25fWeights, CodeQuery, FIELD_COUNT, QuantizedRows, RankingMethod, SearchModel, StemTable, SymbolCorpus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,10 +45,14 @@ pub(crate) const MODEL: &str = "crates/ringfence-code-search/model/search.model"
 const MAX_MODEL_BYTES: usize = 3_000_000;
 
 const TABLE: TableSettings =
-    TableSettings { stems: 20_000, epochs: 12, batch: 512, run: 128, rate: 0.004, temperature: 0.05 };
+    TableSettings { stems: 20_000, epochs: 24, batch: 512, run: 128, rate: 0.004, temperature: 0.05 };
 
 /// Queries of one package that the ranker is fitted on.
 const MOST_RANKER_QUERIES: usize = 40;
+
+/// Queries of one package, and rounds, for the weights of BM25F.
+const MOST_TUNING_QUERIES: usize = 6;
+const TUNING_ROUNDS: usize = 2;
 
 /// Python packages are also searched together, as their standard library is.
 const PACKAGES_TOGETHER: usize = 12;
@@ -245,6 +249,7 @@ fn with_ranker(model: SearchModel, packages: &[FetchedPackage]) -> Result<Search
     let packages: Vec<&FetchedPackage> =
         packages.iter().filter(|package| package.listed.part == TrainingPart::Ranker).collect();
     let corpora = ranker_corpora(&packages, &benchmark_keys(&work_directory())?, &model);
+    let model = SearchModel { bm25f: tuned_weights(&corpora), ..model };
     let lists: Vec<RankedList> = corpora
         .iter()
         .filter(|corpus| !corpus.checks)
@@ -300,6 +305,45 @@ pub(crate) fn joined(corpora: Vec<PackageCorpus>) -> PackageCorpus {
         all.queries.extend(queries.map(|query| CorpusQuery { symbol: first + query.symbol, ..query }));
     }
     all
+}
+
+/// Weights of BM25F, improved one after the other as long as the queries of the ranker are answered better.
+fn tuned_weights(corpora: &[RankerCorpus]) -> Bm25fWeights {
+    let fitted: Vec<&RankerCorpus> = corpora.iter().filter(|corpus| !corpus.checks).collect();
+    let measure = |bm25f: Bm25fWeights| {
+        let model = SearchModel { bm25f, ..SearchModel::default() };
+        let found = fitted.iter().flat_map(|corpus| {
+            let queries = &corpus.queries[..corpus.queries.len().min(MOST_TUNING_QUERIES)];
+            ranks(&corpus.index, queries, Some(&model), RankingMethod::Bm25f)
+        });
+        RankingQuality::of(found).mrr()
+    };
+    let mut best = Bm25fWeights::default();
+    let mut best_mrr = measure(best);
+    print_status(&format!("weights of BM25F: MRR@10 {best_mrr:.4} by default"));
+    for round in 0..TUNING_ROUNDS {
+        for at in 0..=2 * FIELD_COUNT {
+            for factor in [0.5, 0.75, 1.5, 2.0] {
+                let tried = scaled(best, at, factor);
+                let mrr = measure(tried);
+                if mrr > best_mrr {
+                    (best, best_mrr) = (tried, mrr);
+                }
+            }
+        }
+        print_status(&format!("  round {round}   MRR@10 {best_mrr:.4}   {best:?}"));
+    }
+    best
+}
+
+/// The weights with one of them multiplied: saturation, then weights of fields, then what their lengths count.
+fn scaled(mut weights: Bm25fWeights, at: usize, factor: f32) -> Bm25fWeights {
+    match at {
+        0 => weights.saturation *= factor,
+        1..=FIELD_COUNT => weights.fields[at - 1] *= factor,
+        _ => weights.length[at - 1 - FIELD_COUNT] = (weights.length[at - 1 - FIELD_COUNT] * factor).min(1.0),
+    }
+    weights
 }
 
 /// The candidates of a query, if the symbol that is meant is among them.

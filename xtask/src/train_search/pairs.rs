@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ringfence_code_search::{FIELD_COUNT, SymbolTerms, stems};
+use ringfence_code_search::{FIELD_COUNT, SymbolTerms, field_weight, stems};
 use serde::{Deserialize, Serialize};
 
 use super::corpora::{PackageCorpus, query_key};
@@ -87,18 +87,27 @@ impl PairSet {
 
     /// The pairs with what each stem counts in the vector of a symbol (`StemTable::symbol_vector`).
     pub(crate) fn training_pairs(&self) -> Vec<TrainingPair> {
-        let weighted = |(stem, counts): &(u32, [u16; FIELD_COUNT])| WeightedStem {
-            stem: *stem,
-            fields: counts.map(|count| f32::from(count).ln_1p()),
-        };
         self.pairs
             .iter()
             .map(|pair| TrainingPair {
                 package: pair.package,
                 query: pair.query.clone(),
-                symbol: pair.symbol.iter().map(weighted).collect(),
+                symbol: pair.weighted_symbol(),
             })
             .collect()
+    }
+}
+
+impl StemPair {
+    fn weighted_symbol(&self) -> Vec<WeightedStem> {
+        // Stems without a row are few: a field is about as long as those with one.
+        let length = |at: usize| {
+            let counts = self.symbol.iter().map(|(_, counts)| counts[at]);
+            counts.fold(0_u16, u16::saturating_add)
+        };
+        let lengths: [u16; FIELD_COUNT] = std::array::from_fn(length);
+        let fields = |counts: &[u16; FIELD_COUNT]| std::array::from_fn(|at| field_weight(counts[at], lengths[at]));
+        self.symbol.iter().map(|(stem, counts)| WeightedStem { stem: *stem, fields: fields(counts) }).collect()
     }
 }
 
