@@ -1,8 +1,9 @@
 //! Keyword search as an agent does it without an index: ripgrep for the words of a question, symbols ranked by how many of the
-//! words their lines have, and then by how often.
+//! words they have, then by how many their first line has, then the shorter ones first.
 //!
 //! Not here: rankings of our own.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,25 @@ const SHORTEST_WORD: usize = 3;
 #[derive(Debug)]
 pub(super) struct KeywordTree {
     directory: PathBuf,
-    /// For each file, the symbol of each line.
-    symbols_of_lines: Vec<Vec<usize>>,
+    /// For each file, what each line is.
+    lines: Vec<Vec<SymbolLine>>,
+}
+
+/// A line of a symbol.
+#[derive(Clone, Copy, Debug)]
+struct SymbolLine {
+    symbol: usize,
+    /// Lines of the symbol.
+    of: usize,
+    is_signature: bool,
+}
+
+/// The words that a symbol has, and those of its signature.
+#[derive(Debug, Default)]
+struct WordsFound<'a> {
+    any: BTreeSet<&'a str>,
+    signature: BTreeSet<&'a str>,
+    lines: usize,
 }
 
 impl KeywordTree {
@@ -29,25 +47,26 @@ impl KeywordTree {
         // It may not be there.
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory).map_err(|error| format!("cannot create a directory: {error}"))?;
-        let mut symbols_of_lines = Vec::new();
+        let mut files = Vec::new();
         let mut first = 0;
         for file in corpus.symbols.chunk_by(|a, b| a.path == b.path) {
             let mut text = String::new();
             let mut lines = Vec::new();
             for (at, symbol) in file.iter().enumerate() {
-                let symbol = &symbol.symbol;
-                for line in symbol.signature.lines().chain(symbol.body.lines()) {
+                let own: Vec<&str> =
+                    [symbol.symbol.signature.as_str()].into_iter().chain(symbol.symbol.body.lines()).collect();
+                for (line_at, line) in own.iter().enumerate() {
                     text.push_str(line);
                     text.push('\n');
-                    lines.push(first + at);
+                    lines.push(SymbolLine { symbol: first + at, of: own.len(), is_signature: line_at == 0 });
                 }
             }
-            let name = directory.join(format!("{}.txt", symbols_of_lines.len()));
+            let name = directory.join(format!("{}.txt", files.len()));
             fs::write(name, text).map_err(|error| format!("cannot write a file: {error}"))?;
-            symbols_of_lines.push(lines);
+            files.push(lines);
             first += file.len();
         }
-        Ok(Self { directory: directory.to_owned(), symbols_of_lines })
+        Ok(Self { directory: directory.to_owned(), lines: files })
     }
 
     /// The rank of the symbol that each query means.
@@ -69,26 +88,31 @@ impl KeywordTree {
 
     /// The symbols of matches as ripgrep prints them.
     fn rank_matches(&self, printed: &str) -> Vec<usize> {
-        let mut found: BTreeMap<usize, (BTreeSet<String>, usize)> = BTreeMap::new();
-        for line in printed.lines() {
-            let Some((symbol, word)) = self.parse_match(line) else { continue };
-            let (words, count) = found.entry(symbol).or_default();
-            words.insert(word.to_lowercase());
-            *count += 1;
+        let printed = printed.to_lowercase();
+        let mut found: BTreeMap<usize, WordsFound<'_>> = BTreeMap::new();
+        for match_line in printed.lines() {
+            let Some((line, word)) = self.parse_match(match_line) else { continue };
+            let words = found.entry(line.symbol).or_default();
+            words.lines = line.of;
+            words.any.insert(word);
+            if line.is_signature {
+                words.signature.insert(word);
+            }
         }
-        let mut ranked: Vec<(usize, usize, usize)> =
-            found.into_iter().map(|(symbol, (words, count))| (words.len(), count, symbol)).collect();
-        ranked.sort_by(|a, b| (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2)));
-        ranked.into_iter().map(|(_, _, symbol)| symbol).collect()
+        let mut ranked: Vec<(Reverse<usize>, Reverse<usize>, usize, usize)> = found
+            .into_iter()
+            .map(|(symbol, words)| (Reverse(words.any.len()), Reverse(words.signature.len()), words.lines, symbol))
+            .collect();
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(_, _, _, symbol)| symbol).collect()
     }
 
     /// `./FILE.txt:LINE:MATCH`.
-    fn parse_match<'a>(&self, line: &'a str) -> Option<(usize, &'a str)> {
-        let (file, rest) = line.strip_prefix("./")?.split_once(".txt:")?;
+    fn parse_match<'a>(&self, text: &'a str) -> Option<(SymbolLine, &'a str)> {
+        let (file, rest) = text.strip_prefix("./")?.split_once(".txt:")?;
         let (line, word) = rest.split_once(':')?;
         let line = line.parse::<usize>().ok()?.checked_sub(1)?;
-        let symbol = self.symbols_of_lines.get(file.parse::<usize>().ok()?)?.get(line)?;
-        Some((*symbol, word))
+        Some((*self.lines.get(file.parse::<usize>().ok()?)?.get(line)?, word))
     }
 }
 
