@@ -50,7 +50,7 @@ use ringfence_testkit::requirement;
 /// Parts of `bench fs` that can be run alone.
 const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
-const BENCHMARKS: &str = "fs, overlay, agent, code-search [--tool], http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
+const BENCHMARKS: &str = "fs, overlay, agent, code-search [--tool [BINARY]], http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -71,8 +71,8 @@ const USAGE: &str =
   bench agent  overhead of an agent step, and memory of a long session
   bench code-search
                quality of code search for questions in words, beside ripgrep and BM25F, on crates that training never saw
-  bench code-search --tool
-               the tool on a tree of 200 MB: first and later answers, a change of a moment ago, planted secrets
+  bench code-search --tool [BINARY]
+               the tool, of this version or of another binary, on a tree of 200 MB: first and later answers, a change of a moment ago, planted secrets
   bench http   the HTTP API compared with in-process calls, with one session and with many
   bench mcp    our MCP server and two others, with the same client
   bench program
@@ -136,7 +136,8 @@ fn main() -> ExitCode {
         ["attack", ref options @ ..] => attack::run(options),
         ["bench", "agent"] => run_cargo(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
         ["bench", "code-search"] => bench_code_search::run(),
-        ["bench", "code-search", "--tool"] => bench_code_search::run_tool(),
+        ["bench", "code-search", "--tool"] => bench_code_search::run_tool(None),
+        ["bench", "code-search", "--tool", binary] => bench_code_search::run_tool(Some(binary)),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "program"] => bench_program::run(),

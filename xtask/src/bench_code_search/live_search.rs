@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::bench_search::fetched_sources;
+use crate::root;
 use crate::surface::SurfaceServer;
-use crate::{build_release, root};
 
 /// Bytes of sources in the tree.
 const TREE_BYTES: u64 = 200 << 20;
@@ -84,12 +84,11 @@ fn millis(time: Duration) -> f64 {
 }
 
 /// Measures the tool.
-pub(super) fn measure_live() -> Result<LiveFigures, String> {
+pub(super) fn measure_live(program: &Path) -> Result<LiveFigures, String> {
     let base = root().join("target/tmp/code-search");
     let tree = base.join("tree");
     let failed = |error: std::io::Error| format!("cannot make the tree: {error}");
     let (tree_bytes, tree_files) = make_tree(&tree)?;
-    let program = build_release().ok_or("the program does not build")?;
     let mut first = Vec::new();
     let mut server = None;
     for start in 0..FRESH_STARTS {
@@ -97,7 +96,7 @@ pub(super) fn measure_live() -> Result<LiveFigures, String> {
         // The one before, and its server, are gone.
         drop(server.take());
         let _ = fs::remove_dir_all(&state);
-        let mut started = SearchSession::start(&program, &tree, &state).ok_or("the server does not start")?;
+        let mut started = SearchSession::start(program, &tree, &state).ok_or("the server does not start")?;
         let asked = Instant::now();
         started.ask(QUESTIONS[start % QUESTIONS.len()])?;
         first.push(asked.elapsed());

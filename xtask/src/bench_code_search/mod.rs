@@ -9,6 +9,7 @@ mod keyword_search;
 mod live_search;
 
 use std::fs;
+use std::path::PathBuf;
 
 use ringfence_code_search::{CodeQuery, RankingMethod, SearchModel};
 
@@ -17,7 +18,7 @@ use crate::train_search::{
     CUTOFF, CorpusQuery, MODEL, PackageCorpus, RankingQuality, SourceLanguage, SplitMix64, benchmark_corpora,
     check_disjoint, in_release, in_two, index, joined, ranks, standard_library, text_hash, work_directory,
 };
-use crate::{print_status, root};
+use crate::{build_release, print_status, root};
 use keyword_search::KeywordTree;
 use live_search::{LiveFigures, measure_live};
 
@@ -64,10 +65,13 @@ pub(crate) fn run() -> bool {
     measure_quality().map_err(|error| print_status(&error)).is_ok()
 }
 
-/// The tool on a large tree; false if the bench could not be run.
-pub(crate) fn run_tool() -> bool {
+/// The tool of this version or of another binary on a large tree; false if the bench could not be run.
+pub(crate) fn run_tool(program: Option<&str>) -> bool {
     let print = |figures: LiveFigures| figures.rows().iter().for_each(|row| print_status(row));
-    measure_live().map(print).map_err(|error| print_status(&error)).is_ok()
+    let program = program.map(PathBuf::from).or_else(build_release);
+    let figures =
+        program.ok_or_else(|| "the program does not build".to_owned()).and_then(|program| measure_live(&program));
+    figures.map(print).map_err(|error| print_status(&error)).is_ok()
 }
 
 fn measure_quality() -> Result<(), String> {
@@ -105,7 +109,7 @@ fn query_sets() -> Result<Vec<QuerySet>, String> {
     ])
 }
 
-/// Keeps so many queries, chosen by the name of the corpus.
+/// Keeps this number of queries, chosen by the name of the corpus.
 fn sample(corpus: &mut PackageCorpus, most: usize) {
     SplitMix64::new(text_hash(&corpus.name)).shuffle(&mut corpus.queries);
     corpus.queries.truncate(most);

@@ -57,7 +57,7 @@ const TUNING_ROUNDS: usize = 2;
 /// Python packages are also searched together, as their standard library is.
 const PACKAGES_TOGETHER: usize = 12;
 
-/// One of so many packages for the ranker only checks it.
+/// The share of packages for the ranker that only check it, as its inverse.
 const HELD_OUT: u64 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

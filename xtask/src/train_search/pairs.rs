@@ -1,6 +1,6 @@
 //! Training pairs: what a documentation says, and the symbol that it says it of, as numbers of stems.
 //!
-//! A query of the benchmark is no query of a pair. The stems are numbered in the order of their texts, as the table has them.
+//! No query of the benchmark is in a pair. The stems are numbered in the order of their texts, as the table has them.
 //!
 //! Not here: the corpora (`corpora.rs`).
 
