@@ -6,6 +6,7 @@
 mod acpx;
 mod attack;
 mod bench_builds;
+mod bench_code_search;
 mod bench_http;
 mod bench_mcp;
 mod bench_program;
@@ -39,6 +40,7 @@ mod serve_process;
 mod surface;
 #[cfg(test)]
 mod tidy;
+mod train_search;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
@@ -49,7 +51,7 @@ use ringfence_testkit::requirement;
 /// Parts of `bench fs` that can be run alone.
 const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
-const BENCHMARKS: &str = "fs, overlay, agent, http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
+const BENCHMARKS: &str = "fs, overlay, agent, code-search [--tool [BINARY]], http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -68,6 +70,10 @@ const USAGE: &str =
   bench overlay
                cost of the overlay: mounting the workspace and committing changes
   bench agent  overhead of an agent step, and memory of a long session
+  bench code-search
+               quality of code search for questions in words, beside ripgrep and BM25F, on crates that training never saw
+  bench code-search --tool [BINARY]
+               the tool, of this version or of another binary, on a tree of 200 MB: first and later answers, a change of a moment ago, planted secrets
   bench http   the HTTP API compared with in-process calls, with one session and with many
   bench mcp    our MCP server and two others, with the same client
   bench program
@@ -108,6 +114,9 @@ const USAGE: &str =
   surface      count the tokens of tool definitions and results by dialect, and hold them to their limits; downloads the
                tokenizer on the first run
   screenshots  make screenshots of the web UI for the README, in docs/images
+  train-search [--from STAGE]
+               train the model of `search_code` from published packages, which it downloads on the first run; STAGE is
+               fetch, pairs, table or ranker; takes about half an hour
   vocabulary   measure type names, module cycles and the wording of texts against their limits; `--details` lists
                every name and phrase";
 
@@ -130,6 +139,9 @@ fn main() -> ExitCode {
         ["attack", "--inside", ours, stage, fetch] => attack::web_inside(ours, stage, Some(fetch)),
         ["attack", ref options @ ..] => attack::run(options),
         ["bench", "agent"] => run_cargo(&["bench", "-p", "ringfence", "--bench", "agent"], &[]),
+        ["bench", "code-search"] => bench_code_search::run(),
+        ["bench", "code-search", "--tool"] => bench_code_search::run_tool(None),
+        ["bench", "code-search", "--tool", binary] => bench_code_search::run_tool(Some(binary)),
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "program"] => bench_program::run(),
@@ -158,6 +170,7 @@ fn main() -> ExitCode {
         ["runners", ref names @ ..] => runners::run(names),
         ["package"] => package::package(),
         ["screenshots"] => browser::screenshots(),
+        ["train-search", ref options @ ..] => train_search::run(options),
         ["vocabulary", ref options @ ..] => vocabulary::run(options),
         ["bench", "overlay"] => run_cargo(&["bench", "-p", "ringfence-fs", "--bench", "overlay"], &[]),
         ["bench", "sandbox"] => bench_sandbox::run(),

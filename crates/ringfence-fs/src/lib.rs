@@ -19,6 +19,7 @@ mod preview;
 mod read;
 mod root;
 mod sensitive;
+mod source_tree;
 mod sys;
 mod tools;
 mod txn;
@@ -35,4 +36,5 @@ pub use path::workspace::{
 pub use read::digest::content_id;
 pub use root::resolver::PLAIN_FILE_FLAGS;
 pub use root::{Durability, MountAccess, StagingMode};
+pub use source_tree::{SourceContent, SourceEntry, SourceReader, SourceStamp, SourceTree};
 pub use tools::register;

@@ -27,7 +27,7 @@ const STANDARD_CORE_TOOLS: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_directory", "find_files", "search_files", "run_code"];
 
 /// Tools of the model families that most tasks do without.
-const FAMILY_EXTRA_TOOLS: [&str; 13] = [
+const FAMILY_EXTRA_TOOLS: [&str; 14] = [
     "WebFetch",
     "WebSearch",
     "web_fetch",
@@ -41,6 +41,7 @@ const FAMILY_EXTRA_TOOLS: [&str; 13] = [
     "run_tests",
     "format_code",
     "install_package",
+    "search_code",
 ];
 
 impl Dialect {

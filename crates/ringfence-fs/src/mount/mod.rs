@@ -4,6 +4,7 @@
 
 pub(crate) mod change;
 pub(crate) mod guards;
+pub(crate) mod ignored;
 pub(crate) mod images;
 pub(crate) mod node_source;
 pub(crate) mod repository;

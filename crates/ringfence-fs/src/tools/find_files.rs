@@ -21,7 +21,6 @@ use crate::path::name::escape;
 use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
 use crate::read::ignore::IgnoreRules;
 use crate::root::walk::{TreeWalk, WalkStep};
-use crate::tools::search_files::ignore_rules_above;
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
     let standard = ToolBinding::standard_with_text::<StandardFindArgs, Outcome>("find_files");
@@ -199,7 +198,7 @@ impl Tool for FindFiles {
             cx.evaluate(&ResourceAccess { action: PolicyAction::List, resource: place.clone() }).strictness();
         let mut rules = match args.order {
             FindOrder::Path => IgnoreRules::default(),
-            FindOrder::Newest => ignore_rules_above(&located, &real, cx),
+            FindOrder::Newest => located.ignore_rules_above(&place, cx),
         };
         let mut walk = TreeWalk::new(&located.mount, directory, &located.shown, cx)?;
         if args.order == FindOrder::Newest {

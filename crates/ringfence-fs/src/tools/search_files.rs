@@ -2,25 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use ringfence_kernel::{
-    CallContext, Dialect, DuplicateToolError, ErrorKind, IoMode, ModelText, PolicyAction, PolicyResource, Preview,
+    CallContext, Dialect, DuplicateToolError, ErrorKind, ModelText, PolicyAction, PolicyResource, Preview,
     ResourceAccess, Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
-use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::Fence;
 use crate::mount::LocatedPath;
-use crate::path::guest::GuestPath;
-use crate::path::name::unescape;
-use crate::read::ignore::IgnoreRules;
 use crate::read::search::{
     LineMatch, MatchCollection, SearchQuery, SearchRoot, TextSearchResult, search_file, search_tree,
 };
-use crate::sys::own_files::SAFE_OPEN;
 use crate::tools::search_args::{Args, ClaudeGrepArgs, CrewagentSearchArgs, GeminiGrepArgs, StandardSearchArgs};
 
 pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), DuplicateToolError> {
@@ -170,8 +165,7 @@ impl Tool for SearchFiles {
         let mut found = match target {
             SearchTarget::File(file) => search_file(&query, file, cx)?,
             SearchTarget::Tree { start, place } => {
-                let rules =
-                    ignore_rules_above(&located, place.resolved_path.as_deref().unwrap_or(&place.requested_path), cx);
+                let rules = located.ignore_rules_above(&place, cx);
                 let at = SearchRoot {
                     mount: &located.mount,
                     sensitive_files: &located.mount.sensitive_files,
@@ -299,22 +293,4 @@ impl ModelText for Outcome {
         let _ = write!(text, "[{}]", self.summary(dialect));
         text
     }
-}
-
-/// The ignore rules of the directories above the one that is searched.
-pub(super) fn ignore_rules_above(located: &LocatedPath, real: &str, cx: &CallContext<'_>) -> IgnoreRules {
-    let mut rules = IgnoreRules::default();
-    let bytes = unescape(real);
-    if bytes == b"." {
-        return rules;
-    }
-    let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-    for end in std::iter::once(0).chain(ends) {
-        let (above, below) = (&bytes[..end], bytes[end..].strip_prefix(b"/").unwrap_or(&bytes[end..]));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
-        if let Ok(directory) = located.mount.lookup(&GuestPath::from_kernel(above), flags, IoMode::Blocking) {
-            rules.enter_above(&located.mount, directory.fd.as_fd(), below, cx);
-        }
-    }
-    rules
 }
