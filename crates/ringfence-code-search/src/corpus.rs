@@ -25,6 +25,9 @@ const VECTOR_CANDIDATES: usize = 100;
 /// Bytes of a signature that are kept.
 const KEPT_SIGNATURE: usize = 200;
 
+/// Bytes of a posting, with the room that its list grows into.
+const BYTES_OF_POSTING: usize = 12;
+
 /// Bytes of a symbol without postings and vector.
 const BYTES_OF_SYMBOL: usize = 220;
 
@@ -235,8 +238,10 @@ impl SymbolCorpus {
 
     /// Bytes in memory, as estimated from the number of things.
     pub(crate) fn memory(&self) -> u64 {
-        (self.posted * 8 + self.symbols.len() * BYTES_OF_SYMBOL + self.vectors.len() + self.stems.texts.len() * 80)
-            as u64
+        (self.posted * BYTES_OF_POSTING
+            + self.symbols.len() * BYTES_OF_SYMBOL
+            + self.vectors.len()
+            + self.stems.texts.len() * 80) as u64
     }
 
     /// Gives back the room of what was removed. Returns the new numbers of files by their old ones.

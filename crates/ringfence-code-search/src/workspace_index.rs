@@ -75,6 +75,14 @@ impl WorkspaceIndex {
         }
     }
 
+    /// Removes files that there is no room for.
+    pub(crate) fn remove_all(&mut self, paths: &[String]) {
+        let unsaved = self.unsaved;
+        paths.iter().for_each(|path| self.remove(path));
+        self.unsaved = unsaved;
+        self.compact();
+    }
+
     /// Removes files below a path that are not listed there any more.
     pub(crate) fn retain_listed(&mut self, below: &str, listed: &[SourceEntry]) {
         let listed: HashSet<&str> = listed.iter().map(|entry| entry.path.as_str()).collect();
