@@ -15,7 +15,7 @@ use crate::model::SearchModel;
 use crate::source_scan::ParsedSource;
 
 /// Symbols of an index.
-const MAX_SYMBOLS: usize = 200_000;
+const MAX_SYMBOLS: usize = 400_000;
 
 /// Bytes of an index in memory, as estimated.
 const MAX_MEMORY: u64 = 150 << 20;
