@@ -386,7 +386,7 @@ impl ModelText for SearchCodeResult {
                 Dialect::Gemini => "grep_search",
                 _ => "search_files",
             };
-            let _ = writeln!(text, "[no symbol matches in {} files; {search} looks for text]", self.files);
+            let _ = writeln!(text, "[no symbol matches; {search} looks for text]");
         }
         if self.pending_files > 0 {
             let _ = writeln!(

@@ -342,7 +342,7 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
         preset: Some(Preset::Edits),
         mounts: vec![MountSetting::parse(&format!("pkg={}", site.outside.display())).unwrap()],
         run,
-        toolsets: vec!["git".to_owned(), "project".to_owned()],
+        toolsets: vec!["git".to_owned(), "project".to_owned(), "code".to_owned()],
         ..CliFlags::default()
     };
     let environment = site.environment();
