@@ -306,7 +306,7 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// The start of a text, of at most so many bytes.
+/// The start of a text, of at most `most` bytes.
 pub(crate) fn clip(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
