@@ -14,6 +14,7 @@ use crate::extract::clip;
 use crate::features::{BODY_FIELD, CandidateEvidence, FEATURE_COUNT, HEAD_FIELDS, features_of};
 use crate::language::SourceLanguage;
 use crate::model::{DIMENSIONS, SearchModel, SearchVector};
+use crate::posting_list::{Posting, PostingList};
 use crate::query::{CodeQuery, NamedSymbol};
 use crate::symbol::{CodeSymbol, FIELD_COUNT, FieldCounts, SymbolKind, SymbolTerms, without_extension};
 use crate::tokens::stems;
@@ -25,17 +26,17 @@ const VECTOR_CANDIDATES: usize = 100;
 /// Bytes of a signature that are kept.
 const KEPT_SIGNATURE: usize = 200;
 
+/// Bytes of a stem and of its list without postings.
+const BYTES_OF_STEM: usize = 130;
+
 /// Bytes of a symbol without postings and vector.
 const BYTES_OF_SYMBOL: usize = 220;
-
-/// Largest counts in a posting, by field.
-const MAX_COUNTS: FieldCounts = [15, 63, 15, 15, 1023];
 
 /// Symbols of files.
 #[derive(Debug, Default)]
 pub struct SymbolCorpus {
     pub(crate) stems: StemNumbers,
-    pub(crate) postings: Vec<Vec<Posting>>,
+    pub(crate) postings: Vec<PostingList>,
     pub(crate) symbols: Vec<CorpusSymbol>,
     /// [`DIMENSIONS`] numbers for each symbol; empty without a table.
     pub(crate) vectors: Vec<i8>,
@@ -43,7 +44,7 @@ pub struct SymbolCorpus {
     /// Sums of the lengths of fields, of what is not removed.
     totals: [u64; FIELD_COUNT],
     live: usize,
-    /// Number of postings.
+    /// Bytes of postings.
     pub(crate) posted: usize,
 }
 
@@ -52,14 +53,6 @@ pub struct SymbolCorpus {
 pub(crate) struct StemNumbers {
     numbers: HashMap<Arc<str>, u32>,
     pub(crate) texts: Vec<Arc<str>>,
-}
-
-/// Occurrences of a stem in a symbol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Posting {
-    pub(crate) symbol: u32,
-    /// Counts of the fields, four bits for the name, six for the signature, four for owner and path, ten for the body.
-    pub(crate) packed: u32,
 }
 
 /// A symbol of a corpus.
@@ -111,18 +104,6 @@ pub enum RankingMethod {
     Learned,
 }
 
-impl Posting {
-    fn new(symbol: u32, counts: &FieldCounts) -> Self {
-        let [name, signature, owner, path, body] = std::array::from_fn(|at| u32::from(counts[at].min(MAX_COUNTS[at])));
-        Self { symbol, packed: name | signature << 4 | owner << 10 | path << 14 | body << 18 }
-    }
-
-    fn counts(self) -> FieldCounts {
-        let part = |shift: u32, at: usize| (self.packed >> shift) as u16 & MAX_COUNTS[at];
-        [part(0, 0), part(4, 1), part(10, 2), part(14, 3), part(18, 4)]
-    }
-}
-
 impl StemNumbers {
     pub(crate) fn get(&self, stem: &str) -> Option<u32> {
         self.numbers.get(stem).copied()
@@ -170,11 +151,10 @@ impl SymbolCorpus {
             for (stem, counts) in &terms.counts {
                 let stem = self.stems.get_or_add(stem) as usize;
                 if self.postings.len() <= stem {
-                    self.postings.resize_with(stem + 1, Vec::new);
+                    self.postings.resize_with(stem + 1, PostingList::default);
                 }
-                self.postings[stem].push(Posting::new(number, counts));
+                self.posted += self.postings[stem].push(Posting::new(number, counts));
             }
-            self.posted += terms.counts.len();
             if let Some(table) = table {
                 self.vectors.extend(quantized(&table.symbol_vector(terms)));
             }
@@ -235,8 +215,9 @@ impl SymbolCorpus {
 
     /// Bytes in memory, as estimated from the number of things.
     pub(crate) fn memory(&self) -> u64 {
-        (self.posted * 8 + self.symbols.len() * BYTES_OF_SYMBOL + self.vectors.len() + self.stems.texts.len() * 80)
-            as u64
+        let postings = self.posted + self.posted / 4;
+        let stems = self.stems.texts.len() * BYTES_OF_STEM;
+        (postings + stems + self.symbols.len() * BYTES_OF_SYMBOL + self.vectors.len()) as u64
     }
 
     /// Gives back the room of what was removed. Returns the new numbers of files by their old ones.
@@ -257,12 +238,15 @@ impl SymbolCorpus {
             files[at] = Some(compacted.push_file(CorpusFile { symbols, ..file.clone() }));
         }
         for (stem, list) in self.stems.texts.iter().zip(&self.postings) {
-            let kept = |posting: &Posting| Some(Posting { symbol: numbers[posting.symbol as usize]?, ..*posting });
-            let list: Vec<Posting> = list.iter().filter_map(kept).collect();
-            if !list.is_empty() {
+            let mut kept = PostingList::default();
+            for posting in list.iter() {
+                if let Some(symbol) = numbers[posting.symbol as usize] {
+                    compacted.posted += kept.push(Posting { symbol, ..posting });
+                }
+            }
+            if kept.len() > 0 {
                 compacted.stems.get_or_add(stem);
-                compacted.posted += list.len();
-                compacted.postings.push(list);
+                compacted.postings.push(kept);
             }
         }
         *self = compacted;
@@ -332,11 +316,11 @@ impl SymbolCorpus {
         let weights = model.map_or_else(Bm25fWeights::default, |model| model.bm25f);
         let mean = |at: usize| self.totals[at] as f32 / self.live.max(1) as f32;
         let bm25f = Bm25f { weights, mean_lengths: std::array::from_fn(mean) };
-        let lists: Vec<&[Posting]> = query.terms.iter().map(|stem| self.postings_of(stem)).collect();
+        let lists: Vec<&PostingList> = query.terms.iter().map(|stem| self.postings_of(stem)).collect();
         let idf: Vec<f32> = lists.iter().map(|list| inverse_frequency(self.symbols.len(), list.len())).collect();
         let mut scores = vec![0.0_f32; self.symbols.len()];
         for (list, idf) in lists.iter().zip(&idf) {
-            for posting in *list {
+            for posting in list.iter() {
                 let symbol = &self.symbols[posting.symbol as usize];
                 scores[posting.symbol as usize] += bm25f.score(*idf, &posting.counts(), &symbol.lengths);
             }
@@ -355,11 +339,13 @@ impl SymbolCorpus {
             chosen.extend(near.into_iter().filter(|number| !by_score.contains(number)));
         }
         chosen.sort_unstable();
+        let counts_of_terms: Vec<Vec<FieldCounts>> = lists.iter().map(|list| list.counts_in(&chosen)).collect();
         let evidence: Vec<CandidateEvidence> = chosen
             .iter()
-            .map(|number| {
+            .enumerate()
+            .map(|(at, number)| {
                 let symbol = &self.symbols[*number];
-                let counts: Vec<FieldCounts> = lists.iter().map(|list| counts_in(list, *number)).collect();
+                let counts: Vec<FieldCounts> = counts_of_terms.iter().map(|counts| counts[at]).collect();
                 let part = |fields: Range<usize>| {
                     let scores = counts.iter().zip(&idf);
                     scores
@@ -418,9 +404,9 @@ impl SymbolCorpus {
         u32::try_from(self.symbols.len()).unwrap_or(u32::MAX)
     }
 
-    fn postings_of(&self, stem: &str) -> &[Posting] {
-        let list = self.stems.get(stem).and_then(|number| self.postings.get(number as usize));
-        list.map_or(&[], Vec::as_slice)
+    fn postings_of(&self, stem: &str) -> &PostingList {
+        static NONE: PostingList = PostingList::EMPTY;
+        self.stems.get(stem).and_then(|number| self.postings.get(number as usize)).unwrap_or(&NONE)
     }
 
     fn cosine(&self, number: usize, query: &[i8; DIMENSIONS]) -> f32 {
@@ -450,9 +436,4 @@ fn best_of(mut scored: Vec<(f32, usize)>, most: usize) -> Vec<usize> {
         scored.truncate(most);
     }
     scored.into_iter().map(|(_, number)| number).collect()
-}
-
-fn counts_in(list: &[Posting], number: usize) -> FieldCounts {
-    let found = list.binary_search_by_key(&number, |posting| posting.symbol as usize);
-    found.map(|at| list[at].counts()).unwrap_or_default()
 }

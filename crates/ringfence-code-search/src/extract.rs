@@ -18,6 +18,9 @@ use crate::syntax::{DefinitionNode, NodeRole, SyntaxScope, classify, docstring};
 /// Bytes of a signature.
 pub(crate) const MAX_SIGNATURE_BYTES: usize = 400;
 
+/// Constants and macros of a file. More are a table that a program wrote, such as the bindings of a library.
+const MAX_VALUES: usize = 100;
+
 /// Bytes of a definition whose value is a part of its signature.
 const MAX_SHORT_DEFINITION: usize = 120;
 
@@ -195,7 +198,13 @@ fn symbols_of_tree(language: SourceLanguage, tree: &Tree, source: &[u8], limits:
             break;
         }
     }
-    (0..spans.len()).map(|at| to_symbol(&spans, at, source)).filter(|symbol| !symbol.name.is_empty()).collect()
+    let mut values = 0;
+    let mut is_kept = |symbol: &CodeSymbol| {
+        values += usize::from(matches!(symbol.kind, SymbolKind::Constant | SymbolKind::Macro));
+        !symbol.name.is_empty()
+            && (values <= MAX_VALUES || !matches!(symbol.kind, SymbolKind::Constant | SymbolKind::Macro))
+    };
+    (0..spans.len()).map(|at| to_symbol(&spans, at, source)).filter(|symbol| is_kept(symbol)).collect()
 }
 
 /// The first and the last row with a part of the node.
@@ -297,7 +306,7 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// The start of a text, of at most so many bytes.
+/// The start of a text, of at most `most` bytes.
 pub(crate) fn clip(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

@@ -15,9 +15,10 @@ use ringfence_sys::own_files::{names_in, open_own_file, open_state_dir, write_al
 use ringfence_sys::syscall::{flock, ftruncate, renameat, statat, unlinkat};
 use rustix::fs::{AtFlags, FlockOperation, OFlags};
 
-use crate::corpus::{CorpusFile, CorpusSymbol, Posting, SymbolCorpus};
+use crate::corpus::{CorpusFile, CorpusSymbol, SymbolCorpus};
 use crate::language::SourceLanguage;
 use crate::model::DIMENSIONS;
+use crate::posting_list::{Posting, PostingList};
 use crate::symbol::SymbolKind;
 use crate::workspace_index::{IndexEntry, WorkspaceIndex};
 
@@ -184,9 +185,9 @@ fn encode(index: &WorkspaceIndex, mount_id: &str, model_id: u32) -> Vec<u8> {
     writer.length(vectors.len());
     writer.bytes.extend(vectors.iter().map(|value| value.cast_unsigned()));
     for at in 0..corpus.stems.texts.len() {
-        let list = corpus.postings.get(at).map_or(&[][..], Vec::as_slice);
-        let renumbered = |posting: &Posting| Some((numbers[posting.symbol as usize]?, posting.packed));
-        let mut kept: Vec<(u32, u32)> = list.iter().filter_map(renumbered).collect();
+        let renumbered = |posting: Posting| Some((numbers[posting.symbol as usize]?, posting.packed));
+        let lists = corpus.postings.get(at).into_iter();
+        let mut kept: Vec<(u32, u32)> = lists.flat_map(PostingList::iter).filter_map(renumbered).collect();
         kept.sort_unstable();
         writer.length(kept.len());
         let mut before = 0;
@@ -239,7 +240,7 @@ fn decode(bytes: &[u8], mount_id: &str, model_id: u32) -> Result<StoredIndex, Da
     corpus.vectors = reader.take(vectors)?.iter().map(|byte| byte.cast_signed()).collect();
     for _ in 0..stems {
         let count = reader.length()?;
-        let mut list = Vec::with_capacity(count);
+        let mut list = PostingList::default();
         let mut symbol = 0_u32;
         for _ in 0..count {
             let step = u32::try_from(reader.number()?).map_err(|_| DamagedIndex)?;
@@ -247,9 +248,9 @@ fn decode(bytes: &[u8], mount_id: &str, model_id: u32) -> Result<StoredIndex, Da
             if symbol as usize >= corpus.symbols.len() {
                 return Err(DamagedIndex);
             }
-            list.push(Posting { symbol, packed: u32::try_from(reader.number()?).map_err(|_| DamagedIndex)? });
+            let packed = u32::try_from(reader.number()?).map_err(|_| DamagedIndex)?;
+            corpus.posted += list.push(Posting { symbol, packed });
         }
-        corpus.posted += list.len();
         corpus.postings.push(list);
     }
     if corpus.stems.texts.len() == stems && reader.rest.is_empty() {

@@ -14,6 +14,7 @@ mod index_store;
 mod language;
 mod model;
 mod outline;
+mod posting_list;
 mod query;
 mod search_code;
 mod source_scan;

@@ -130,7 +130,7 @@ pub(crate) struct SearchCodeResult {
     hits: Vec<CodeHit>,
     /// Files in the index that were searched.
     files: usize,
-    /// Files that are not in the index yet. Those that mention the query most were searched too.
+    /// Files that are not in the index. Those that mention the query most were searched too.
     pending_files: usize,
 }
 
@@ -175,9 +175,12 @@ impl Tool for SearchCodeTool {
         let of_tree = cx.evaluate(&tree.access());
         let listed = tree.walk(|path| SourceLanguage::of_path(path).is_some(), cx)?;
         let scan = SourceScan { reader: &reader, limits: cx.limits, commit_state: cx.commit_state() };
-        let RefreshedIndex { read_now, pending } = self.refresh(&target, &below, &listed, &request, scan);
-        cx.check()?;
+        let RefreshedIndex { read_now, surplus, pending } = self.refresh(&target, &below, &listed, &request, scan);
         let found = self.rank(&target, &listed, &read_now, &request);
+        if !surplus.is_empty() {
+            target.index.lock().remove_all(&surplus);
+        }
+        cx.check()?;
         let files = listed.iter().filter(|entry| entry.is_readable).count() - pending.len();
         let hits = HitReader { reader: &reader, of_tree: &of_tree, most: request.most, cx }.read(found)?;
         let result = SearchCodeResult { hits, files, pending_files: pending.len() };
@@ -200,6 +203,8 @@ struct FoundSymbol {
 struct RefreshedIndex {
     /// Files that were read for the call.
     read_now: HashSet<String>,
+    /// Those of them that there is no room for after the call.
+    surplus: Vec<String>,
     /// Files that it still lacks.
     pending: Vec<SourceEntry>,
 }
@@ -235,13 +240,17 @@ impl SearchCodeTool {
         };
         let parsed = scan.parse(&read_now);
         let mut index = target.index.lock();
+        index.compact();
+        let mut surplus = Vec::new();
         for source in &parsed {
+            if !index.has_room() {
+                surplus.push(source.path.clone());
+            }
             index.insert(source, self.store.model);
         }
-        index.compact();
         let read_now: HashSet<String> = parsed.into_iter().map(|source| source.path).collect();
         stale.retain(|entry| !read_now.contains(&entry.path));
-        RefreshedIndex { read_now, pending: stale.into_iter().cloned().collect() }
+        RefreshedIndex { read_now, surplus, pending: stale.into_iter().cloned().collect() }
     }
 
     fn rank(
@@ -377,12 +386,12 @@ impl ModelText for SearchCodeResult {
                 Dialect::Gemini => "grep_search",
                 _ => "search_files",
             };
-            let _ = writeln!(text, "[no symbol matches in {} files; {search} looks for text]", self.files);
+            let _ = writeln!(text, "[no symbol matches; {search} looks for text]");
         }
         if self.pending_files > 0 {
             let _ = writeln!(
                 text,
-                "[{} of {} files are not indexed yet: of those, the ones with the words of the query were searched]",
+                "[{} of {} files are not in the index: of those, only the ones with most words of the query were searched]",
                 self.pending_files,
                 self.files + self.pending_files
             );

@@ -55,7 +55,7 @@ impl SourceScan<'_> {
         self.each(entries, |entry, cx| self.parse_one(entry, cx))
     }
 
-    /// The files that mention the query most, at most so many that they can be parsed at once.
+    /// The files that mention the query most, as many as can be parsed at once.
     pub(crate) fn best_files<'a>(&self, entries: &[&'a SourceEntry], query: &CodeQuery) -> Vec<&'a SourceEntry> {
         let patterns: Vec<&str> = query.terms.iter().take(MAX_TERMS).map(|term| common_start(term)).collect();
         let matcher = AhoCorasick::builder().ascii_case_insensitive(true).build(&patterns);

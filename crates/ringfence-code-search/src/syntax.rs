@@ -146,6 +146,8 @@ impl<'tree> SyntaxNode<'_, 'tree> {
             "struct_item" => Self::leaf(self.named(SymbolKind::Struct, "body")),
             "enum_item" => Self::leaf(self.named(SymbolKind::Enum, "body")),
             "union_item" => Self::leaf(self.named(SymbolKind::Union, "body")),
+            // An associated type of an implementation only repeats the trait.
+            "type_item" if self.scope.is_type => NodeRole::Skip,
             "type_item" => Self::leaf(self.named(SymbolKind::TypeAlias, "type")),
             "const_item" | "static_item" => Self::leaf(self.named(SymbolKind::Constant, "value")),
             "macro_definition" => {

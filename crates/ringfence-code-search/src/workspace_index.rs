@@ -15,7 +15,7 @@ use crate::model::SearchModel;
 use crate::source_scan::ParsedSource;
 
 /// Symbols of an index.
-const MAX_SYMBOLS: usize = 200_000;
+const MAX_SYMBOLS: usize = 400_000;
 
 /// Bytes of an index in memory, as estimated.
 const MAX_MEMORY: u64 = 150 << 20;
@@ -73,6 +73,14 @@ impl WorkspaceIndex {
             self.corpus.remove_file(entry.file);
             self.unsaved += entry.stamp.size;
         }
+    }
+
+    /// Removes files that there is no room for.
+    pub(crate) fn remove_all(&mut self, paths: &[String]) {
+        let unsaved = self.unsaved;
+        paths.iter().for_each(|path| self.remove(path));
+        self.unsaved = unsaved;
+        self.compact();
     }
 
     /// Removes files below a path that are not listed there any more.

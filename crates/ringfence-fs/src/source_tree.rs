@@ -135,7 +135,7 @@ impl SourceTree {
         SourceReader { mount: Arc::clone(&self.located.mount) }
     }
 
-    /// Every file with a wanted path that is no secret, in the order of paths.
+    /// Every file with a wanted path that is not a secret, in the order of paths.
     pub fn walk(self, wanted: impl Fn(&str) -> bool, cx: &CallContext<'_>) -> Result<Vec<SourceEntry>, ToolError> {
         let above = self.path().to_owned();
         let start = match self.start {
@@ -164,8 +164,12 @@ impl SourceTree {
             let below_start = escape(&path);
             let real = if above.is_empty() { below_start.clone() } else { format!("{above}/{below_start}") };
             let is_directory = walk.is_directory(&entry)?;
+            let access = ResourceAccess { action: PolicyAction::Read, resource: self.resource.join(&below_start) };
+            let is_wanted = !is_directory && wanted(&real);
             if !is_directory {
-                let named = sensitivity(&real).union(mount.sensitive_files.linked().sensitivity(&unescape(&real)));
+                // That of a wanted file is computed once, for the policy too.
+                let by_name = if is_wanted { access.resource.effective_sensitivity() } else { sensitivity(&real) };
+                let named = by_name.union(mount.sensitive_files.linked().sensitivity(&unescape(&real)));
                 // Also what is left out: another name of it may not be.
                 mount.observe_named(named, walk.directory()?, &entry.name);
                 if named.secret {
@@ -182,13 +186,11 @@ impl SourceTree {
                 }
                 continue;
             }
-            if !wanted(&real) || !walk.is_file(&entry)? {
+            if !is_wanted || !walk.is_file(&entry)? {
                 continue;
             }
             let Some(stat) = walk.stat(&entry)? else { continue };
-            let access = ResourceAccess { action: PolicyAction::Read, resource: self.resource.join(&below_start) };
-            let is_readable = !access.resource.effective_sensitivity().secret
-                && cx.evaluate(&access).strictness() <= of_whole.strictness();
+            let is_readable = cx.evaluate(&access).strictness() <= of_whole.strictness();
             entries.push(SourceEntry { path: real, stamp: SourceStamp::of(&stat), is_readable });
         }
         Ok(entries)

@@ -532,7 +532,7 @@ pub(crate) struct CommonOptions {
     /// Do not offer this tool (repeatable).
     #[arg(long, global = true, value_name = "TOOL")]
     deny_tool: Vec<String>,
-    /// Offer the tools of this toolset too: git or project (repeatable).
+    /// Offer the tools of this toolset too: git, project or code (repeatable).
     #[arg(long, global = true, value_name = "TOOLSET")]
     toolset: Vec<String>,
 }

@@ -279,6 +279,11 @@ const CALLS: &[ReferenceCall] = &[
     claude("install_package", r#"{"packages":["--force"]}"#),
     codex("install_package", r#"{"packages":["serde"],"manager":"npm"}"#),
     gemini("install_package", r#"{"packages":["serde"],"directory":"absent"}"#),
+    standard("search_code", r#"{"query":"add two numbers"}"#),
+    standard("search_code", r#"{"query":"Till::add","language":"cobol"}"#),
+    claude("search_code", r#"{"query":"add two numbers"}"#),
+    codex("search_code", r#"{"query":"Till::add","path":"src"}"#),
+    gemini("search_code", r#"{"query":"refund","maxResults":3}"#),
     standard("web_fetch", r#"{"url":"http://HOST/","format":"markdown"}"#),
     standard("web_fetch", r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#),
     claude("WebFetch", r#"{"url":"http://HOST/"}"#),
@@ -287,6 +292,21 @@ const CALLS: &[ReferenceCall] = &[
     gemini("google_web_search", r#"{"query":"ring fence"}"#),
     standard("web_search", r#"{"query":"ring fence","numResults":1}"#),
 ];
+
+/// Code to be searched.
+const TILL: &str = "/// Money in a till.
+pub struct Till {
+    cents: u64,
+}
+
+impl Till {
+    /// Adds two amounts.
+    pub fn add(&mut self, cents: u64) -> u64 {
+        self.cents += cents;
+        self.cents
+    }
+}
+";
 
 /// A server that is a site and a search engine.
 fn host() -> &'static str {
@@ -341,7 +361,7 @@ fn test_app(site: &TestSite, dialect: Dialect) -> App {
         preset: Some(Preset::Edits),
         mounts: vec![MountSetting::parse(&format!("pkg={}", site.outside.display())).unwrap()],
         run,
-        toolsets: vec!["git".to_owned(), "project".to_owned()],
+        toolsets: vec!["git".to_owned(), "project".to_owned(), "code".to_owned()],
         ..CliFlags::default()
     };
     let environment = site.environment();
@@ -363,6 +383,9 @@ fn reply(shown: &ReferenceCall) -> String {
     }
     if ["run_tests", "format_code", "install_package"].contains(&shown.tool) {
         write_package(&site);
+    }
+    if shown.tool == "search_code" {
+        site.write("src/till.rs", TILL);
     }
     if shown.tool == "format_code" {
         site.write("src/lib.rs", "pub fn  one( )->u32{ 1 }\n");
