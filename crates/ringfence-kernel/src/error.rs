@@ -149,7 +149,14 @@ pub struct NameSuggestions {
 impl ToolError {
     /// An error without a field, details or suggestions.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None, details: Box::default(), suggestions: None, model_text: None }
+        Self {
+            kind,
+            message: message.into(),
+            field: None,
+            details: Box::default(),
+            suggestions: None,
+            model_text: None,
+        }
     }
 
     /// The arguments have the right types, but the value of `field` is invalid.

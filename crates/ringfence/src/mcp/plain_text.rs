@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn error(message: &str, details: &Value) -> ToolError {
-        let details = details.as_object().cloned().unwrap_or_default();
+        let details = Box::new(details.as_object().cloned().unwrap_or_default());
         ToolError { details, ..ToolError::new(ErrorKind::Conflict, message) }
     }
 

@@ -65,7 +65,7 @@ impl<R: AsyncRead + Unpin + Send> StdioServerTransport<R> {
                         }
                         InFlightError::TooMany => (SERVER_BUSY, "too many requests in flight; retry later"),
                     };
-                    RejectedLine { id: Some(request.id.clone()), error: ErrorData::new(code, message, None) }
+                    RejectedLine { id: Some(request.id.clone()), error: Box::new(ErrorData::new(code, message, None)) }
                 })?;
                 request.request.extensions_mut().insert(taken);
             }
@@ -122,14 +122,14 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for StdioServerTransport
                 Ok(Some(line)) if line.is_blank() => continue,
                 Ok(Some(FramedLine::TooLong)) => {
                     let error = FramingError::TooLong(self.input.framer.max_bytes());
-                    RejectedLine { id: None, error: error_data(&error) }
+                    RejectedLine { id: None, error: Box::new(error_data(&error)) }
                 }
                 Ok(Some(FramedLine::Complete(line))) => match self.read(&line) {
                     Ok(message) => return Some(message),
                     Err(refusal) => refusal,
                 },
             };
-            let message: TxJsonRpcMessage<RoleServer> = JsonRpcMessage::error(refusal.error, refusal.id);
+            let message: TxJsonRpcMessage<RoleServer> = JsonRpcMessage::error(*refusal.error, refusal.id);
             // A client that reads nothing is not read from either. Dropped here, the refusal is on its way already.
             let _ = self.output.send_line(message).await;
         }
@@ -142,13 +142,13 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for StdioServerTransport
 
 struct RejectedLine {
     id: Option<RequestId>,
-    error: ErrorData,
+    error: Box<ErrorData>,
 }
 
 impl RejectedLine {
     fn new(rejected: &RejectedMessage) -> Self {
         let id = rejected.request_id().and_then(|id| serde_json::from_value(id.clone()).ok());
-        Self { id, error: error_data(&rejected.error) }
+        Self { id, error: Box::new(error_data(&rejected.error)) }
     }
 }
 
