@@ -323,7 +323,7 @@ fn the_tools_are_offered_on_request() {
         assert_eq!(names(&["--toolset", "git", "--dialect", dialect]), all, "{dialect}");
     }
     let unknown = site.run(&["tools", "--toolset", "gti"]);
-    assert!(unknown.err.contains("unknown toolset `gti`; available: git"), "{unknown:?}");
+    assert!(unknown.err.contains("unknown toolset `gti`; available: code, git, project"), "{unknown:?}");
     std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
     std::fs::write(site.config.join("ringfence/config.toml"), "toolsets = [\"git\"]\n").unwrap();
     assert_eq!(names(&[]), all);
