@@ -16,7 +16,7 @@ use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AbandonReason, CallCommitState, CallContext, CallLimits, IoMode};
 
 use crate::index_file::{IndexDirectory, StoredIndex};
-use crate::model::{SearchModel, embedded_model, embedded_model_id};
+use crate::model::SearchModel;
 use crate::source_scan::SourceScan;
 use crate::workspace_index::WorkspaceIndex;
 
@@ -43,6 +43,8 @@ pub(crate) struct IndexStore {
 pub(crate) struct MountIndex {
     mount_id: String,
     directory: IndexDirectory,
+    /// Of the model that its vectors are of.
+    model_id: u32,
     pub(crate) index: Mutex<WorkspaceIndex>,
     stored: Mutex<StoredState>,
 }
@@ -72,13 +74,8 @@ struct BackgroundIndexer {
 }
 
 impl IndexStore {
-    pub(crate) fn new(state: PathBuf) -> Self {
-        Self {
-            directory: IndexDirectory::new(state),
-            model: embedded_model(),
-            indexes: Mutex::default(),
-            background: Mutex::default(),
-        }
+    pub(crate) fn new(state: PathBuf, model: Option<&'static SearchModel>) -> Self {
+        Self { directory: IndexDirectory::new(state), model, indexes: Mutex::default(), background: Mutex::default() }
     }
 
     /// The index of a mount; an empty one, if none is stored.
@@ -90,6 +87,7 @@ impl IndexStore {
         let loaded = Arc::new(MountIndex {
             mount_id: mount_id.to_owned(),
             directory: self.directory.clone(),
+            model_id: self.model.map_or(0, SearchModel::id),
             index: Mutex::default(),
             stored: Mutex::default(),
         });
@@ -125,7 +123,7 @@ impl MountIndex {
         if stamp == stored.stamp {
             return false;
         }
-        let loaded = self.directory.load(&self.mount_id, embedded_model_id());
+        let loaded = self.directory.load(&self.mount_id, self.model_id);
         *stored = StoredState { stamp, is_newer: matches!(loaded, StoredIndex::Newer) };
         let StoredIndex::Found(loaded) = loaded else { return false };
         *self.index.lock() = *loaded;
@@ -140,7 +138,7 @@ impl MountIndex {
             return;
         }
         index.compact();
-        if self.directory.save(&self.mount_id, embedded_model_id(), &index).is_ok_and(|saved| saved) {
+        if self.directory.save(&self.mount_id, self.model_id, &index).is_ok_and(|saved| saved) {
             index.unsaved = 0;
             stored.stamp = self.directory.stamp(&self.mount_id);
         }

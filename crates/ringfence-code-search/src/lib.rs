@@ -57,15 +57,17 @@ pub struct CodeSearchSetup {
     pub fence: Fence,
     /// The state directory, for the index.
     pub state: PathBuf,
+    /// The model of the ranking, such as `embedded_model()`. Without one, only symbols that share words with a query are found.
+    pub model: Option<&'static SearchModel>,
 }
 
 /// Gives the tool to a registry.
 pub fn register(registry: &mut ToolRegistry, setup: CodeSearchSetup) -> Result<(), DuplicateToolError> {
     const NAME: &str = "search_code";
-    let CodeSearchSetup { fence, state } = setup;
+    let CodeSearchSetup { fence, state, model } = setup;
     let standard = ToolBinding::standard_with_text::<SearchCodeArgs, SearchCodeResult>(NAME);
     let family = |dialect| ToolBinding::model::<SearchCodeArgs, SearchCodeResult>(dialect, NAME);
     let bindings = [standard, family(Dialect::Claude), family(Dialect::Codex), family(Dialect::Gemini)];
-    let tool = SearchCodeTool { fence, store: IndexStore::new(state) };
+    let tool = SearchCodeTool { fence, store: IndexStore::new(state, model) };
     registry.register(tool, bindings.map(|binding| binding.in_toolset(CODE_TOOLSET)))
 }

@@ -36,12 +36,6 @@ pub fn embedded_model() -> Option<&'static SearchModel> {
     MODEL.get_or_init(|| SearchModel::parse(EMBEDDED).ok()).as_ref()
 }
 
-/// Tells vectors of this model from those of another one.
-pub(crate) fn embedded_model_id() -> u32 {
-    static ID: OnceLock<u32> = OnceLock::new();
-    *ID.get_or_init(|| crc32fast::hash(EMBEDDED))
-}
-
 /// A trained model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SearchModel {
@@ -126,6 +120,11 @@ impl SearchModel {
             return Err(SearchModelError::Damaged);
         }
         Ok(Self { bm25f, table, ranker })
+    }
+
+    /// Tells vectors of this model from those of another one.
+    pub(crate) fn id(&self) -> u32 {
+        crc32fast::hash(&self.to_bytes())
     }
 
     /// The model as a file. The same model is always the same bytes.
@@ -293,7 +292,7 @@ impl LearnedRanker {
     }
 }
 
-/// What the occurrences of a stem count in a field with so many stems: a long body does not drown a name.
+/// Weight of the occurrences of a stem in a field with this number of stems: a long body does not drown a name.
 pub fn field_weight(count: u16, length: u16) -> f32 {
     f32::from(count).ln_1p() / (1.0 + f32::from(length)).sqrt()
 }

@@ -105,10 +105,10 @@ requirements! {
     SystemDirectories = "system-directories",
     /// A user namespace in which a user may refuse further ones.
     UserNamespaces = "user-namespaces",
-    /// uv in the jail.
-    Uv = "uv",
     /// A file system with attributes of users.
     UserXattrs = "user-xattrs",
+    /// uv in the jail.
+    Uv = "uv",
 }
 
 impl fmt::Display for Requirement {

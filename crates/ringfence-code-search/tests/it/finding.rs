@@ -7,7 +7,10 @@ use serde_json::json;
 use crate::fixture::SearchWorld;
 
 fn world() -> SearchWorld {
-    let world = SearchWorld::new();
+    with_sources(SearchWorld::new())
+}
+
+fn with_sources(world: SearchWorld) -> SearchWorld {
     world.write(
         "src/disk.rs",
         "/// Opens a file for writing.\npub fn open_file(path: &Path) -> File {\n    let options = Options::new();\n    options.open(path)\n}\n\nimpl Host {\n    fn call(&self) -> Reply {\n        self.reply()\n    }\n}\n",
@@ -29,6 +32,17 @@ fn words_find_symbols_of_every_language() {
     assert_eq!(host.hits("send request")[0], "lib/client.py:2 Client.call");
     assert_eq!(host.hits("window")[0], "web/app.ts:1 openWindow");
     assert_eq!(host.hits("quantum entanglement"), [""; 0]);
+}
+
+#[test]
+fn the_model_finds_symbols_that_share_no_word_with_the_query() {
+    let query = "directory storage";
+    assert_eq!(world().host().hits(query), [""; 0]);
+    let world = with_sources(SearchWorld::with_model());
+    let host = world.host();
+    assert_eq!(host.hits(query)[0], "src/disk.rs:2 open_file");
+    assert_eq!(host.hits("Client.call")[0], "lib/client.py:2 Client.call");
+    assert_eq!(host.hits("open a file for writing")[0], "src/disk.rs:2 open_file");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_code_search::CodeSearchSetup;
+use ringfence_code_search::{CodeSearchSetup, SearchModel, embedded_model};
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec};
 use ringfence_kernel::{
     Dialect, Host, HostConfig, LayeredRules, PolicyLayer, PolicyRule, Preset, Session, ToolCall, ToolFilter,
@@ -24,11 +24,18 @@ pub(crate) struct SearchHost {
 /// A directory with a workspace and a state directory.
 pub(crate) struct SearchWorld {
     pub(crate) world: TestWorld,
+    /// With one, symbols without a word of the query are found too.
+    model: Option<&'static SearchModel>,
 }
 
 impl SearchWorld {
     pub(crate) fn new() -> Self {
-        Self { world: TestWorld::new() }
+        Self { world: TestWorld::new(), model: None }
+    }
+
+    /// With the model of the program.
+    pub(crate) fn with_model() -> Self {
+        Self { model: embedded_model(), ..Self::new() }
     }
 
     pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {
@@ -63,7 +70,7 @@ impl SearchWorld {
         let workspace = MountSpec { alias: "workspace".to_owned(), path, rights: MountAccess::ReadWrite };
         let fence = Fence::new(workspace, Vec::new(), &self.world.state, FenceOptions::default()).unwrap();
         let mut registry = ToolRegistry::new();
-        let setup = CodeSearchSetup { fence, state: self.world.state.clone() };
+        let setup = CodeSearchSetup { fence, state: self.world.state.clone(), model: self.model };
         ringfence_code_search::register(&mut registry, setup).unwrap();
         let filter = ToolFilter { toolsets: BTreeSet::from(["code".to_owned()]), ..ToolFilter::default() };
         let catalog = registry.catalog(dialect, &filter).unwrap();

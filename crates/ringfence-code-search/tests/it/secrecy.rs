@@ -39,7 +39,7 @@ fn check_not_stored(world: &SearchWorld) {
 
 #[test]
 fn secrets_are_never_found_nor_stored() {
-    let world = SearchWorld::new();
+    let world = SearchWorld::with_model();
     let root = &world.world.workspace;
     world.write(".env", secret_source());
     world.write("deep/.env.js", secret_source());
@@ -77,7 +77,7 @@ fn secrets_are_never_found_nor_stored() {
 
 #[test]
 fn what_a_rule_denies_is_found_only_by_others() {
-    let world = SearchWorld::new();
+    let world = SearchWorld::with_model();
     world.write("private/plan.rs", secret_source());
     world.write("open/plan.rs", "fn ordinary() {}\n");
     world.write_large();
@@ -96,7 +96,7 @@ fn what_a_rule_denies_is_found_only_by_others() {
 
 #[test]
 fn files_that_no_user_may_read_are_not_read() {
-    let world = SearchWorld::new();
+    let world = SearchWorld::with_model();
     world.write("closed.rs", secret_source());
     world.write_large();
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);

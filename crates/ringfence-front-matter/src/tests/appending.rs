@@ -489,20 +489,20 @@ fn decisions_are_always_appended() {
         "decisionLog:\n  - from: z\n    to: a\n    label: go\nx: 1",
         log(),
         expect![[r#"
-        decisionLog:
-          - from: z
-            to: a
-            label: go
-          - {"from": "a", "reason": "x: 1 # \"y\"", "to": "b"}
-        x: 1
-    "#]],
+            decisionLog:
+              - from: z
+                to: a
+                label: go
+              - {"from": "a", "to": "b", "reason": "x: 1 # \"y\""}
+            x: 1
+        "#]],
     );
     check(
         "decisionLog: [{from: a, to: b}]",
         log(),
         expect![[r#"
-        decisionLog: [{from: a, to: b}, {"from": "a", "reason": "x: 1 # \"y\"", "to": "b"}]
-    "#]],
+            decisionLog: [{from: a, to: b}, {"from": "a", "to": "b", "reason": "x: 1 # \"y\""}]
+        "#]],
     );
     check(
         "decisionLog:\n- {\"from\": \"a\", \"reason\": \"x: 1 # \\\"y\\\"\", \"to\": \"b\"}",
@@ -510,7 +510,7 @@ fn decisions_are_always_appended() {
         expect![[r#"
             decisionLog:
             - {"from": "a", "reason": "x: 1 # \"y\"", "to": "b"}
-            - {"from": "a", "reason": "x: 1 # \"y\"", "to": "b"}
+            - {"from": "a", "to": "b", "reason": "x: 1 # \"y\""}
         "#]],
     );
 }

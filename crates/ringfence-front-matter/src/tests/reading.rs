@@ -153,7 +153,7 @@ fn aliases_stand_for_their_values_and_merge_keys_are_keys() {
 fn keys_are_words_and_no_two_are_the_same() {
     check_block(
         "1: a\ntrue: b\n~: c\n? d\n: e\n2024-01-02: f",
-        expect![[r#"{"1":"a","2024-01-02":"f","d":"e","true":"b","~":"c"}"#]],
+        expect![[r#"{"1":"a","true":"b","~":"c","d":"e","2024-01-02":"f"}"#]],
     );
     check_block(": a", expect![[r#"{"":"a"}"#]]);
     check_block("a: 1\nb: 2\na: 3", expect!["line 4: a duplicate key"]);

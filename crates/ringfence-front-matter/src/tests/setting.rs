@@ -417,7 +417,7 @@ fn nothing_in_a_value_closes_the_block_or_adds_a_key() {
         "variables: {a: 1}",
         json!({"variables": {"b: 1\nadmin": 1, "---": 1, "yes": 1, "No": 1, "1": 1, "": 1, "a b": 1, "ok_1": 1}}),
         expect![[r#"
-            variables: {a: 1, "": 1, "---": 1, "1": 1, "No": 1, "a b": 1, "b: 1\nadmin": 1, ok_1: 1, "yes": 1}
+            variables: {a: 1, "b: 1\nadmin": 1, "---": 1, "yes": 1, "No": 1, "1": 1, "": 1, "a b": 1, ok_1: 1}
         "#]],
     );
     check(

@@ -63,7 +63,7 @@ fn each_engine_is_asked_in_its_own_way_and_answers_in_ours() {
             "/search",
             tavily,
             "POST /search HTTP/1.1",
-            r#"{"max_results":2,"query":"ring fence & co"}"#,
+            r#"{"query":"ring fence & co","max_results":2}"#,
         ),
         (
             SearchEngineKind::Generic,

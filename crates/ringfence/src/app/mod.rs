@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ringfence_audit::{AuditLog, AuditOpenError, BeginDurability};
-use ringfence_code_search::CodeSearchSetup;
+use ringfence_code_search::{CodeSearchSetup, embedded_model};
 use ringfence_crewagent::{
     RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphError, WorkflowGraphSource, WorkflowGuard, WorkflowRunError,
     WorkflowRunLog, WorkflowStart, create_run, run_graph, run_state,
@@ -333,7 +333,7 @@ fn build_app_for(
         ringfence_project::register(&mut registry, ProjectSetup { runner, workspace, settings })?;
         registry.forward(patch_command::FORWARD);
     }
-    let code_search = CodeSearchSetup { fence: fence.clone(), state: settings.state.clone() };
+    let code_search = CodeSearchSetup { fence: fence.clone(), state: settings.state.clone(), model: embedded_model() };
     ringfence_code_search::register(&mut registry, code_search)?;
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     let joined = match who {

@@ -66,44 +66,44 @@ async fn seed_history_has_the_messages_of_every_step() {
     expect![[r#"
         [
           {
-            "content": "Be brief.",
-            "role": "system"
+            "role": "system",
+            "content": "Be brief."
           },
           {
-            "content": "What is in a.txt?",
-            "role": "user"
+            "role": "user",
+            "content": "What is in a.txt?"
           },
           {
-            "content": null,
             "role": "assistant",
+            "content": null,
             "tool_calls": [
               {
-                "function": {
-                  "arguments": "{\"path\":\".\"}",
-                  "name": "fs-list"
-                },
                 "id": "old_1",
-                "type": "function"
+                "type": "function",
+                "function": {
+                  "name": "fs-list",
+                  "arguments": "{\"path\":\".\"}"
+                }
               },
               {
-                "function": {
-                  "arguments": "{\"not_a_json_object\":\"{broken\"}",
-                  "name": "no-such"
-                },
                 "id": "functions.x:1",
-                "type": "function"
+                "type": "function",
+                "function": {
+                  "name": "no-such",
+                  "arguments": "{\"not_a_json_object\":\"{broken\"}"
+                }
               }
             ]
           },
           {
-            "content": "a.txt",
             "role": "tool",
-            "tool_call_id": "old_1"
+            "tool_call_id": "old_1",
+            "content": "a.txt"
           },
           {
-            "content": "unknown tool",
             "role": "tool",
-            "tool_call_id": "functions.x:1"
+            "tool_call_id": "functions.x:1",
+            "content": "unknown tool"
           }
         ]"#]]
     .assert_eq(&serde_json::to_string_pretty(&body["messages"]).unwrap());
@@ -113,54 +113,54 @@ async fn seed_history_has_the_messages_of_every_step() {
     expect![[r#"
         [
           {
+            "role": "user",
             "content": [
               {
-                "text": "What is in a.txt?",
-                "type": "text"
+                "type": "text",
+                "text": "What is in a.txt?"
               }
-            ],
-            "role": "user"
+            ]
           },
           {
+            "role": "assistant",
             "content": [
               {
+                "type": "tool_use",
                 "id": "old_1",
+                "name": "fs-list",
                 "input": {
                   "path": "."
-                },
-                "name": "fs-list",
-                "type": "tool_use"
+                }
               },
               {
+                "type": "tool_use",
                 "id": "functions_2e_x_3a_1",
+                "name": "no-such",
                 "input": {
                   "not_a_json_object": "{broken"
-                },
-                "name": "no-such",
-                "type": "tool_use"
+                }
               }
-            ],
-            "role": "assistant"
+            ]
           },
           {
+            "role": "user",
             "content": [
               {
-                "content": "a.txt",
-                "is_error": false,
+                "type": "tool_result",
                 "tool_use_id": "old_1",
-                "type": "tool_result"
+                "content": "a.txt",
+                "is_error": false
               },
               {
-                "cache_control": {
-                  "type": "ephemeral"
-                },
+                "type": "tool_result",
+                "tool_use_id": "functions_2e_x_3a_1",
                 "content": "unknown tool",
                 "is_error": true,
-                "tool_use_id": "functions_2e_x_3a_1",
-                "type": "tool_result"
+                "cache_control": {
+                  "type": "ephemeral"
+                }
               }
-            ],
-            "role": "user"
+            ]
           }
         ]"#]]
     .assert_eq(&serde_json::to_string_pretty(&body["messages"]).unwrap());
