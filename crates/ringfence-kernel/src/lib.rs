@@ -176,6 +176,6 @@ pub use tool::{
 pub use tool_binding::{ExternalToolDefinition, ToolBinding, ToolDefinition};
 pub use verdict::{Assurance, Decision, PolicyLayer, PolicyRevision, ReviewRequirement, Verdict};
 pub use workspace::{
-    ChangeKind, ChangedPath, ConnectionAttempt, Egress, EgressChannel, ExposedDir, Workspace, WorkspaceChanges,
-    WorkspaceView,
+    ChangeKind, ChangedPath, ConnectionAttempt, Egress, EgressChannel, ExposedDir, HomeFile, LayerDescription,
+    LayerSummary, OverlayDirectories, Workspace, WorkspaceChanges, WorkspaceLayer, WorkspaceView,
 };

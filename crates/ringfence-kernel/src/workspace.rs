@@ -29,6 +29,79 @@ pub trait Workspace: Send + Sync + fmt::Debug {
         upper: OwnedFd,
         cx: &CallContext<'_>,
     ) -> Result<Box<dyn WorkspaceChanges>, ToolError>;
+
+    /// A layer on disk for the changes of a wrapped program. It is kept until a person decides about it.
+    fn create_layer(
+        &self,
+        view: &WorkspaceView,
+        about: &LayerDescription,
+        cx: &CallContext<'_>,
+    ) -> Result<Box<dyn WorkspaceLayer>, ToolError>;
+}
+
+/// The wrapped program that a layer is made for.
+#[derive(Clone, Debug, Default)]
+pub struct LayerDescription {
+    /// Name of the program, without its arguments: they may contain secrets.
+    pub program: String,
+    /// Name of its profile. Runs of one profile in one workspace share a home directory.
+    pub profile: String,
+    /// Files that the home directory starts with, where the program has not changed them.
+    pub home_files: Vec<HomeFile>,
+}
+
+/// A file that a home directory starts with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HomeFile {
+    /// Relative to the home directory, of plain names.
+    pub path: PathBuf,
+    pub contents: Vec<u8>,
+}
+
+impl fmt::Debug for HomeFile {
+    /// Without the contents.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HomeFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A layer on disk: the directories that the overlays of a wrapped program write to. They are the program's and
+/// therefore untrusted. If it is dropped without `finish`, as after a crash, the layer is found again as interrupted.
+pub trait WorkspaceLayer: Send + fmt::Debug {
+    /// Its id, as commands spell it.
+    fn id(&self) -> &str;
+
+    /// For the overlay on the workspace.
+    fn workspace(&self) -> &OverlayDirectories;
+
+    /// The home directory: what it starts with, and the directories for the overlay on that.
+    fn home(&self) -> (&OwnedFd, &OverlayDirectories);
+
+    /// Says how the program ended. A layer without changes is removed.
+    fn finish(self: Box<Self>, exit_code: i32, cx: &CallContext<'_>) -> Result<LayerSummary, ToolError>;
+}
+
+/// Held directories of an overlay, on one file system.
+#[derive(Debug)]
+pub struct OverlayDirectories {
+    pub upper: OwnedFd,
+    pub work: OwnedFd,
+}
+
+/// A layer after its program ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerSummary {
+    pub created: u64,
+    pub changed: u64,
+    pub deleted: u64,
+    /// Changes that cannot be kept, such as files that others changed meanwhile.
+    pub conflicts: u64,
+}
+
+impl LayerSummary {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The files that a program sees.

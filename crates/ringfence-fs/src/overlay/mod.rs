@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use ringfence_kernel::{
-    CallContext, ChangeGroup, ChangeGroupDecision, ExposedDir, ResourceAccess, ToolError, Workspace, WorkspaceChanges,
-    WorkspaceView,
+    CallContext, ChangeGroup, ChangeGroupDecision, ErrorKind, ExposedDir, LayerDescription, ResourceAccess, ToolError,
+    Workspace, WorkspaceChanges, WorkspaceLayer, WorkspaceView,
 };
 
 use self::compare::{OverlayChange, RejectedPath, compare};
@@ -122,6 +122,15 @@ impl Workspace for OverlayWorkspace {
         let moved = left.find_renames(cx)?;
         left.form_groups(&moved, &found.stale, found.rejected);
         Ok(Box::new(left))
+    }
+
+    fn create_layer(
+        &self,
+        _: &WorkspaceView,
+        _: &LayerDescription,
+        _: &CallContext<'_>,
+    ) -> Result<Box<dyn WorkspaceLayer>, ToolError> {
+        Err(ToolError::new(ErrorKind::Unavailable, "layers on disk are not available"))
     }
 }
 
