@@ -266,10 +266,10 @@ impl AuditSink for LedgerSink {
             AuditEvent::Begin { change, .. } => heard.record_begin(record, change),
             AuditEvent::End { outcome, .. } => heard.record_end(record, outcome),
             AuditEvent::Refused { error, .. } => heard.record_refusal(record, error),
-            AuditEvent::Connection { refused: None } => heard.record_connection(record),
+            AuditEvent::Connection { refused: None, .. } => heard.record_connection(record),
             AuditEvent::ChangesDiscarded { .. } => heard.record_not_kept(record),
             // Each of the hosts is in a record of its own.
-            AuditEvent::Connection { refused: Some(_) } | AuditEvent::UnlistedConnections { .. } => {}
+            AuditEvent::Connection { refused: Some(_), .. } | AuditEvent::UnlistedConnections { .. } => {}
             // Its end follows, or never does.
             AuditEvent::Overdue { error, .. } => heard.record_error(record, error),
         }

@@ -553,8 +553,11 @@ impl<'a> AuditLine<'a> {
                 line.arguments = Some(sum(record.arguments));
                 return line;
             }
-            AuditEvent::Connection { refused } => {
+            AuditEvent::Connection { refused, approved } => {
                 line.event = "access";
+                line.approved = approved.map(|_| true);
+                line.approver = approved.and_then(|approval| approval.by.as_ref()).map(|by| by.name.as_str());
+                line.assurance = approved.map(|approval| approval.assurance.name());
                 line.ok = Some(refused.is_none());
                 line.error = refused.map(|error| session.dialect.error_code(error));
                 return line;

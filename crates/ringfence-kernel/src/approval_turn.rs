@@ -38,17 +38,27 @@ impl Invocation {
 
     /// Why no request of this session may be opened now, if that is so.
     pub(crate) async fn approval_blocked(&self) -> Result<Option<ToolError>, HostError> {
-        let (id, most) = (self.session.id.clone(), self.session.limits.denials_in_a_row);
+        if let Some(error) = self.paused_error().await? {
+            return Ok(Some(error));
+        }
+        let id = self.session.id.clone();
         self.with_store(move |store| {
-            let streak = store.denial_streaks()?.into_iter().find(|streak| streak.session == id);
-            if let Some(streak) = streak.filter(|streak| streak.count >= most) {
-                return Ok(Some(session_paused_error(&id, streak.count)));
-            }
             let pending = store.pending(SystemTime::now())?;
             Ok(pending
                 .into_iter()
                 .find(|request| request.session == id)
                 .map(|request| request_pending_error(&request.id)))
+        })
+        .await
+    }
+
+    /// The error where the session is paused.
+    pub(crate) async fn paused_error(&self) -> Result<Option<ToolError>, HostError> {
+        let (id, most) = (self.session.id.clone(), self.session.limits.denials_in_a_row);
+        self.with_store(move |store| {
+            let streak = store.denial_streaks()?.into_iter().find(|streak| streak.session == id);
+            let streak = streak.filter(|streak| streak.count >= most);
+            Ok(streak.map(|streak| session_paused_error(&id, streak.count)))
         })
         .await
     }

@@ -45,7 +45,8 @@ impl Invocation {
             return denied(error);
         }
         let request = build_request(self, prompt)?;
-        let opened = ApprovalRequestGuard::open(&self.host.config, &request).await?;
+        let opened = ApprovalRequestGuard::new(&self.host.config, &request);
+        opened.open(&request).await?;
         let reply = tokio::select! {
             biased;
             () = cancel.cancelled() => None,
@@ -89,7 +90,7 @@ impl Invocation {
     }
 
     /// What an answer comes to, which counts for the session too.
-    async fn evaluate_answer(
+    pub(crate) async fn evaluate_answer(
         &self,
         answered: ApprovalDecision,
         asker: &ApprovalContext<'_>,
@@ -126,7 +127,11 @@ impl Invocation {
     }
 
     /// The answer of another frontend. Meanwhile previews of changed arguments are made for it, on request.
-    async fn poll_store_for_answer(&self, id: &str, may_change: bool) -> Result<ApprovalDecision, HostError> {
+    pub(crate) async fn poll_store_for_answer(
+        &self,
+        id: &str,
+        may_change: bool,
+    ) -> Result<ApprovalDecision, HostError> {
         loop {
             sleep(STORE_POLL_INTERVAL).await;
             let request = id.to_owned();
@@ -219,7 +224,7 @@ fn withdrawn_request() -> ApprovalDecision {
     ApprovalDecision::automatic_denial("the approval request was withdrawn".to_owned())
 }
 
-fn build_request(call: &Invocation, prompt: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
+pub(crate) fn build_request(call: &Invocation, prompt: &ApprovalPrompt) -> Result<ApprovalRequest, HostError> {
     let ApprovalPrompt { verdict, preview, grant } = prompt;
     let opened = SystemTime::now();
     Ok(ApprovalRequest {
@@ -245,27 +250,33 @@ fn build_request(call: &Invocation, prompt: &ApprovalPrompt) -> Result<ApprovalR
 
 /// A request in the store. It leaves the store also when the call that waits for it is dropped: an answer would
 /// not be used.
-struct ApprovalRequestGuard {
+pub(crate) struct ApprovalRequestGuard {
     config: Arc<HostConfig>,
     id: Option<String>,
     dropped: Arc<AtomicBool>,
 }
 
 impl ApprovalRequestGuard {
-    async fn open(config: &Arc<HostConfig>, request: &ApprovalRequest) -> Result<Self, HostError> {
-        let dropped = Arc::new(AtomicBool::new(false));
-        let pending = Self { config: Arc::clone(config), id: Some(request.id.clone()), dropped: Arc::clone(&dropped) };
-        let request = request.clone();
+    pub(crate) fn new(config: &Arc<HostConfig>, request: &ApprovalRequest) -> Self {
+        Self { config: Arc::clone(config), id: Some(request.id.clone()), dropped: Arc::default() }
+    }
+
+    /// Set when an answer would not be used any more.
+    pub(crate) fn dropped(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.dropped)
+    }
+
+    pub(crate) async fn open(&self, request: &ApprovalRequest) -> Result<(), HostError> {
+        let (request, dropped) = (request.clone(), self.dropped());
         let work = move |store: &dyn ApprovalStore| {
             store.open_request(&request)?;
             // The caller may have gone while this waited for a thread, and closed what was not there yet.
             if dropped.load(Ordering::SeqCst) { store.close_request(&request.id) } else { Ok(()) }
         };
-        in_store(config, work).await?;
-        Ok(pending)
+        in_store(&self.config, work).await
     }
 
-    async fn close(mut self) -> Result<(), HostError> {
+    pub(crate) async fn close(mut self) -> Result<(), HostError> {
         match self.id.take() {
             Some(id) => in_store(&self.config, move |store| store.close_request(&id)).await,
             None => Ok(()),

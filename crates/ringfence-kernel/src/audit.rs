@@ -48,13 +48,15 @@ pub enum AuditEvent<'a> {
     Connection {
         /// The refusal; `None` for a connection that is made.
         refused: Option<&'a ToolError>,
+        /// The approval, where the connection itself required one.
+        approved: Option<&'a Approval>,
     },
     /// After a run: changes that it left and that are not kept, and why.
     ChangesDiscarded {
         /// The reason.
         error: &'a ToolError,
     },
-    /// Before its end: the number of further connections without a record each.
+    /// The number of further connections without a record each: before the end of the call, or to one host in a minute.
     UnlistedConnections {
         /// Number of connections that were made.
         made: u64,

@@ -4,9 +4,11 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::approval::Approval;
 use crate::commit_state::CallCommitState;
 use crate::error::{ErrorKind, ToolError};
 use crate::limits::CallLimits;
+use crate::pending_connection::PendingConnection;
 use crate::resource::{PolicyResource, ResourceAccess};
 use crate::session_memory::SessionMemory;
 use crate::taint::Taint;
@@ -65,6 +67,42 @@ impl<'a> CallContext<'a> {
     /// Records that the call reaches something while it runs, or wanted to and may not. No record, no connection.
     pub fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError> {
         self.services.map_or(Ok(()), |services| services.record_connection(access, refused))
+    }
+
+    /// The same for a connection that was decided one by one: with the approval if it is made, or the refusal. The first
+    /// one to a host is recorded at once, and the further ones are counted.
+    pub(crate) fn record_judged_connection(
+        &self,
+        access: &ResourceAccess,
+        decision: Result<Option<&Approval>, &ToolError>,
+    ) -> Result<(), ToolError> {
+        self.services.map_or(Ok(()), |services| services.record_judged_connection(access, decision))
+    }
+
+    /// Records the counts of connections whose minute is over.
+    pub(crate) fn flush_connection_counts(&self) {
+        if let Some(services) = self.services {
+            services.flush_connection_counts();
+        }
+    }
+
+    /// Decides about a connection, and where it may be made then, adds its taint in the same step.
+    pub(crate) fn authorize_connection(
+        &self,
+        access: &ResourceAccess,
+        may_connect: &dyn Fn(&Verdict) -> bool,
+    ) -> Verdict {
+        self.services
+            .map_or_else(Verdict::unknown_effect, |services| services.authorize_connection(access, may_connect))
+    }
+
+    /// Opens the question about a connection.
+    pub(crate) fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection {
+        let refused = || {
+            let message = "not approved: approval cannot be requested here";
+            PendingConnection::refused(ToolError::new(ErrorKind::ApprovalDenied, message))
+        };
+        self.services.map_or_else(refused, |services| services.ask_connection(access, verdict))
     }
 
     /// The memory of the session; `None` where the host works for itself.
@@ -157,6 +195,14 @@ pub(crate) trait CallServices: std::fmt::Debug {
     fn memory(&self) -> &SessionMemory;
     fn report_progress(&self, progress: &ProgressUpdate<'_>);
     fn record_connection(&self, access: &ResourceAccess, refused: Option<&ToolError>) -> Result<(), ToolError>;
+    fn record_judged_connection(
+        &self,
+        access: &ResourceAccess,
+        decision: Result<Option<&Approval>, &ToolError>,
+    ) -> Result<(), ToolError>;
+    fn flush_connection_counts(&self);
+    fn authorize_connection(&self, access: &ResourceAccess, may_connect: &dyn Fn(&Verdict) -> bool) -> Verdict;
+    fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection;
 }
 
 /// Progress of a running call.

@@ -10,11 +10,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::call_context::CallServices;
+use crate::pending_connection::PendingConnection;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
-    AbandonReason, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode, Policy,
-    PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, ProgressUpdate, ResourceAccess, ReviewRequirement,
-    Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
+    AbandonReason, Approval, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode,
+    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, ProgressUpdate, ResourceAccess,
+    ReviewRequirement, Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
 
 /// The decision about a call, and about each of its accesses.
@@ -189,5 +190,23 @@ impl CallServices for DryRun<'_> {
 
     fn record_connection(&self, _: &ResourceAccess, _: Option<&ToolError>) -> Result<(), ToolError> {
         Ok(())
+    }
+
+    fn record_judged_connection(
+        &self,
+        _: &ResourceAccess,
+        _: Result<Option<&Approval>, &ToolError>,
+    ) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    fn flush_connection_counts(&self) {}
+
+    fn authorize_connection(&self, access: &ResourceAccess, _: &dyn Fn(&Verdict) -> bool) -> Verdict {
+        self.evaluate(access)
+    }
+
+    fn ask_connection(&self, _: &ResourceAccess, _: &Verdict) -> PendingConnection {
+        PendingConnection::refused(ToolError::new(ErrorKind::ApprovalDenied, "a dry run requests no approval"))
     }
 }

@@ -13,8 +13,10 @@ use crate::approval::with_rule_details;
 use crate::audit::AuditEvent;
 use crate::call_context::CallServices;
 use crate::connection_log::{ConnectionLog, ConnectionOutcome, UnlistedConnections};
+use crate::connection_rollup::{ConnectionRollup, RollupDecision};
 use crate::grant::access_subject;
 use crate::pending_approval::{ApprovalPrompt, PendingApproval};
+use crate::pending_connection::PendingConnection;
 use crate::reply::{RenderedReply, ReplyForm, ReplyNotes};
 use crate::tool_binding::ErasedPlan;
 use crate::verdict::strictest;
@@ -43,6 +45,8 @@ pub(crate) struct Invocation {
     pub(crate) notes: ReplyNotes,
     pub(crate) listener: Option<Arc<dyn ProgressListener>>,
     pub(crate) connection_log: ConnectionLog,
+    /// For connections that are decided one by one.
+    pub(crate) connection_rollup: ConnectionRollup,
 }
 
 /// The plan of an earlier approval.
@@ -100,6 +104,7 @@ impl Invocation {
             notes: ReplyNotes { form: session.replies, ..ReplyNotes::default() },
             listener: None,
             connection_log: ConnectionLog::default(),
+            connection_rollup: ConnectionRollup::default(),
         }
     }
 
@@ -118,6 +123,26 @@ impl Invocation {
             notes: ReplyNotes { modified: true, ..self.notes },
             listener: self.listener.clone(),
             connection_log: ConnectionLog::default(),
+            connection_rollup: ConnectionRollup::default(),
+        }
+    }
+
+    /// The same call for a task of its own, which asks for it.
+    pub(crate) fn detached(&self) -> Self {
+        Self {
+            host: self.host.clone(),
+            session: Arc::clone(&self.session),
+            call: self.call.clone(),
+            started: self.started,
+            time_limit: self.time_limit,
+            stops_gracefully: self.stops_gracefully,
+            waits_for_job: self.waits_for_job,
+            origin: self.origin.clone(),
+            prior_approval: None,
+            notes: self.notes,
+            listener: None,
+            connection_log: ConnectionLog::default(),
+            connection_rollup: ConnectionRollup::default(),
         }
     }
 
@@ -321,6 +346,7 @@ impl Invocation {
         event: AuditEvent<'_>,
     ) -> Result<(), AuditSinkError> {
         if matches!(event, AuditEvent::End { .. }) {
+            self.record_connection_counts(None)?;
             let UnlistedConnections { made, refused } = self.connection_log.take_unlisted();
             if made > 0 || refused > 0 {
                 self.record(&[], AuditEvent::UnlistedConnections { made, refused })?;
@@ -336,6 +362,16 @@ impl Invocation {
             accesses,
             event,
         })
+    }
+}
+
+impl Invocation {
+    /// Records the counts of connections by host, of which the minute is over at this time.
+    fn record_connection_counts(&self, now: Option<std::time::Instant>) -> Result<(), AuditSinkError> {
+        for (access, UnlistedConnections { made, refused }) in self.connection_rollup.take_due(now) {
+            self.record(&[access], AuditEvent::UnlistedConnections { made, refused })?;
+        }
+        Ok(())
     }
 }
 
@@ -366,12 +402,52 @@ impl CallServices for Invocation {
         let outcome = if refused.is_some() { ConnectionOutcome::Refused } else { ConnectionOutcome::Made };
         if self.connection_log.should_record(access, outcome) {
             let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
-            self.record(std::slice::from_ref(access), AuditEvent::Connection { refused }).map_err(lost)?;
+            self.record(std::slice::from_ref(access), AuditEvent::Connection { refused, approved: None })
+                .map_err(lost)?;
             if outcome == ConnectionOutcome::Made {
                 self.connection_log.mark_recorded(access);
             }
         }
         Ok(())
+    }
+
+    fn record_judged_connection(
+        &self,
+        access: &ResourceAccess,
+        decision: Result<Option<&Approval>, &ToolError>,
+    ) -> Result<(), ToolError> {
+        let (approved, refused) = (decision.ok().flatten(), decision.err());
+        let outcome = if refused.is_some() { ConnectionOutcome::Refused } else { ConnectionOutcome::Made };
+        match self.connection_rollup.add(access, outcome, std::time::Instant::now()) {
+            RollupDecision::Counted => {}
+            RollupDecision::Full => return self.record_connection(access, refused),
+            RollupDecision::Record => {
+                let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
+                let event = AuditEvent::Connection { refused, approved };
+                self.record(std::slice::from_ref(access), event).map_err(lost)?;
+                self.connection_rollup.mark_recorded(access, outcome);
+            }
+        }
+        Ok(())
+    }
+
+    /// What cannot be written now is lost: the connections were made, and each host is in a record.
+    fn flush_connection_counts(&self) {
+        let _ = self.record_connection_counts(Some(std::time::Instant::now()));
+    }
+
+    fn authorize_connection(&self, access: &ResourceAccess, may_connect: &dyn Fn(&Verdict) -> bool) -> Verdict {
+        loop {
+            let request = self.policy_request(std::slice::from_ref(access));
+            let verdict = self.host.config.policy.decide(&request);
+            if !may_connect(&verdict) || self.session.taint.compare_and_add(request.taint, request.added_taint()) {
+                return verdict;
+            }
+        }
+    }
+
+    fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection {
+        self.open_connection_question(access, verdict)
     }
 }
 

@@ -10,7 +10,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::{CallContext, ChangeGroup, ChangeGroupDecision, Preview, ResourceAccess, Ticket, ToolError};
+use crate::{
+    Approval, CallContext, ChangeGroup, ChangeGroupDecision, ErrorKind, Preview, ResourceAccess, Ticket, ToolError,
+};
 
 /// The files that programs may work on.
 pub trait Workspace: Send + Sync + fmt::Debug {
@@ -192,6 +194,10 @@ pub trait Egress: Send + Sync + fmt::Debug {
     /// A way to these hosts (`host:port` each), and to no others.
     fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError>;
 
+    /// A way on which each connection is decided when the program wants it. Its attempts are undecided: see
+    /// [`ConnectionDecider`](crate::ConnectionDecider).
+    fn open_judged(&self, cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError>;
+
     /// A host (`host:port`) in the one way in which it is judged, however it was spelled: rules know no other.
     fn canonical_host(&self, host: &str) -> Result<String, ToolError>;
 }
@@ -212,19 +218,49 @@ pub struct ConnectionAttempt {
     pub access: ResourceAccess,
     /// The refusal, if it is not made. It is recorded all the same.
     pub refusal: Option<ToolError>,
-    proceed: Box<dyn FnOnce() + Send>,
+    is_undecided: bool,
+    reply: Box<dyn FnOnce(Result<(), ToolError>) + Send>,
 }
 
 impl ConnectionAttempt {
-    /// `go` is called when it was recorded.
+    /// One that is decided. `go` is called when it was recorded.
     pub fn new(access: ResourceAccess, refusal: Option<ToolError>, go: impl FnOnce() + Send + 'static) -> Self {
-        Self { access, refusal, proceed: Box::new(go) }
+        Self { access, refusal, is_undecided: false, reply: Box::new(|_| go()) }
     }
 
-    /// Records it, and lets it go ahead. Without a record it is not made.
+    /// One that the policy has to decide about. `reply` gets the decision when that was recorded.
+    pub fn undecided(access: ResourceAccess, reply: impl FnOnce(Result<(), ToolError>) + Send + 'static) -> Self {
+        Self { access, refusal: None, is_undecided: true, reply: Box::new(reply) }
+    }
+
+    /// The host and port, as rules and records spell them.
+    pub fn host(&self) -> &str {
+        &self.access.resource.display_path
+    }
+
+    /// Records it, and lets it go ahead. Without a record it is not made. One that is undecided is refused: nothing here
+    /// decides about it.
     pub fn record(self, cx: &CallContext<'_>) {
+        if self.is_undecided {
+            let message = format!("connection to `{}` is not allowed", self.host());
+            return self.refuse(ToolError::new(ErrorKind::PermissionDenied, message), cx);
+        }
         if cx.record_connection(&self.access, self.refusal.as_ref()).is_ok() {
-            (self.proceed)();
+            (self.reply)(Ok(()));
+        }
+    }
+
+    /// Records that it is made, with the approval if one was required, and lets it go ahead.
+    pub fn allow(self, approval: Option<&Approval>, cx: &CallContext<'_>) {
+        if cx.record_judged_connection(&self.access, Ok(approval)).is_ok() {
+            (self.reply)(Ok(()));
+        }
+    }
+
+    /// Records that it is refused, and says so.
+    pub fn refuse(self, error: ToolError, cx: &CallContext<'_>) {
+        if cx.record_judged_connection(&self.access, Err(&error)).is_ok() {
+            (self.reply)(Err(error));
         }
     }
 }
@@ -234,6 +270,7 @@ impl fmt::Debug for ConnectionAttempt {
         f.debug_struct("ConnectionAttempt")
             .field("access", &self.access)
             .field("refusal", &self.refusal)
+            .field("is_undecided", &self.is_undecided)
             .finish_non_exhaustive()
     }
 }

@@ -170,8 +170,9 @@ impl AuditSink for AuditTrace {
 fn event_name(event: &AuditEvent<'_>) -> String {
     match event {
         AuditEvent::Begin { .. } => "begin".to_owned(),
-        AuditEvent::Connection { refused: None } => "reached".to_owned(),
-        AuditEvent::Connection { refused: Some(error) } => format!("kept from {:?}", error.kind),
+        AuditEvent::Connection { refused: None, approved: Some(_) } => "reached approved".to_owned(),
+        AuditEvent::Connection { refused: None, approved: None } => "reached".to_owned(),
+        AuditEvent::Connection { refused: Some(error), .. } => format!("kept from {:?}", error.kind),
         AuditEvent::ChangesDiscarded { error } => format!("not kept {:?}", error.kind),
         AuditEvent::UnlistedConnections { made, refused } => format!("reached {made} more, kept from {refused} more"),
         AuditEvent::End { outcome: Ok(_), .. } => "end ok".to_owned(),

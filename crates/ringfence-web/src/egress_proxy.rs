@@ -1,12 +1,14 @@
-//! Egress proxy of the jail: HTTP and CONNECT, to the hosts that a run was granted.
+//! Egress proxy of the jail: HTTP and CONNECT, to the hosts that a run was granted, or that are decided one by one.
 //!
-//! The jail listens for its programs and hands its sockets over; they are served here: the proxy, and each granted
-//! address of this machine's loopback, which programs reach at the same address of their own. Every connection is
+//! The jail listens for its programs and hands its sockets over; they are served here: the proxy, each granted address of
+//! this machine's loopback, which programs reach at the same address of their own, and for connections that are decided
+//! one by one a name server and the ports of names. Every connection is
 //! recorded before it is made, is checked by the same address rules as any other request, and in it TLS must name the
 //! requested host. A host is granted whole: where only a part of it is allowed, the policy has denied it before.
 //!
 //! Not here: who may have which host (the kernel's policy), and the jail.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
@@ -18,11 +20,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use http_body_util::{Either, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::body::Incoming;
+use hyper::http::uri::Authority;
 use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
@@ -31,72 +33,105 @@ use ringfence_kernel::{
 };
 use ringfence_net::TargetHost;
 use rustix::io::retry_on_intr;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::sockopt::socket_type;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketType, recvmsg};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::sleep;
 
-use crate::client_hello::{self, ClientHello};
+use crate::captured_connection::{CAPTURED_PORTS, serve_captured};
 use crate::connector::WebConnector;
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
+use crate::name_server;
+use crate::name_table::NameTable;
+use crate::private_hosts::PrivateHosts;
+use crate::proxy_forward::{ProxyResponse, forward, text_response};
+use crate::tls_greeting::{TlsGreeting, deny_access};
 
 /// Connections of one run at once.
 const MAX_CONNECTIONS: usize = 64;
 
+/// The same for a wrapped program, whose connections are decided one by one.
+const MAX_JUDGED_CONNECTIONS: usize = 1024;
+
+/// Pause after a connection that could not be accepted, such as for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Sockets that one jail hands over.
 const MAX_LISTENERS: usize = 64;
 
-/// Time for a program to send its request, and the ClientHello with the server name.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Ports of names: with the proxy and the name server, no more sockets than a jail hands over.
+const MAX_CAPTURED_PORTS: usize = MAX_LISTENERS - 4;
 
-/// Headers between two machines, which go no further.
-const HOP_BY_HOP: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+/// Port of the name server in the jail.
+const NAME_SERVER_PORT: u16 = 53;
+
+/// Time for a program to send its request.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens ways out over the same connections that web tools have.
 #[derive(Debug)]
 pub struct EgressProxy {
     net: Arc<WebConnector>,
+    captured_ports: BTreeSet<u16>,
 }
 
 impl EgressProxy {
     pub fn new(net: Arc<WebConnector>) -> Self {
-        Self { net }
+        Self { net, captured_ports: CAPTURED_PORTS.into_iter().collect() }
     }
-}
 
-impl Egress for EgressProxy {
-    fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
-        let granted = hosts.iter().map(|host| ProxyHostGrant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
+    /// Opens further ports for names, such as those that rules name, besides the usual ones. There are no more than some
+    /// dozens in all; those beyond are reached by the proxy only.
+    #[must_use]
+    pub fn with_captured_ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
+        let more = ports.into_iter().filter(|port| *port != 0 && *port != NAME_SERVER_PORT);
+        for port in more {
+            if self.captured_ports.len() < MAX_CAPTURED_PORTS {
+                self.captured_ports.insert(port);
+            }
+        }
+        self
+    }
+
+    /// Starts the proxy of one run. The jail reads `listeners` before it listens.
+    fn start(
+        &self,
+        hosts: ProxyHosts,
+        listeners: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<Box<dyn EgressChannel>, ToolError> {
         let failed = |cause: io::Error| {
             ToolError::new(ErrorKind::Network, format!("the egress proxy could not be started: {cause}"))
         };
         let (ours, theirs) = StdUnixStream::pair().map_err(failed)?;
-        // The jail reads this before it listens.
-        let loopback: String =
-            granted.iter().filter_map(ProxyHostGrant::loopback).map(|address| format!("{address}\n")).collect();
-        (&ours).write_all(loopback.as_bytes()).map_err(failed)?;
+        (&ours).write_all(listeners.as_bytes()).map_err(failed)?;
         let (asks, asked) = channel();
         let state = Arc::new(ProxyState {
             net: Arc::clone(&self.net),
-            grants: granted,
+            hosts,
             attempts: Mutex::new(asks),
             connect_timeout: cx.limits.fetch_connect_time,
         });
         // It ends when the jail's end of the socket is closed.
         std::thread::Builder::new().name("egress".to_owned()).spawn(move || serve(ours, state)).map_err(failed)?;
         Ok(Box::new(ProxyChannel { socket: Some(theirs.into()), attempts: asked }))
+    }
+}
+
+impl Egress for EgressProxy {
+    fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
+        let granted = hosts.iter().map(|host| ProxyHostGrant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
+        let loopback = granted.iter().filter_map(ProxyHostGrant::loopback);
+        let listeners: String = loopback.map(|address| format!("{address}\n")).collect();
+        self.start(ProxyHosts::Granted(granted), &listeners, cx)
+    }
+
+    fn open_judged(&self, cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
+        let ports: Vec<String> = self.captured_ports.iter().map(u16::to_string).collect();
+        self.start(ProxyHosts::Judged(Arc::default()), &format!("names {}\n", ports.join(" ")), cx)
     }
 
     fn canonical_host(&self, host: &str) -> Result<String, ToolError> {
@@ -154,34 +189,38 @@ impl ProxyHostGrant {
     }
 }
 
+/// Hosts that a run may reach.
+#[derive(Debug)]
+enum ProxyHosts {
+    /// These, from the start.
+    Granted(Vec<ProxyHostGrant>),
+    /// Decided one by one. Programs that know no proxy reach them by the addresses in the table.
+    Judged(Arc<NameTable>),
+}
+
 /// State that the connections of one run share.
 #[derive(Debug)]
-struct ProxyState {
+pub(crate) struct ProxyState {
     net: Arc<WebConnector>,
-    grants: Vec<ProxyHostGrant>,
+    hosts: ProxyHosts,
     attempts: Mutex<Sender<ConnectionAttempt>>,
     connect_timeout: Duration,
 }
 
 /// Until the jail is gone.
 fn serve(socket: StdUnixStream, state: Arc<ProxyState>) {
-    let Ok(listeners) = receive_listeners(&socket) else { return };
+    let Ok(sockets) = receive_sockets(&socket) else { return };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() else { return };
     let _ = runtime.block_on(async {
         socket.set_nonblocking(true)?;
         let mut socket = UnixStream::from_std(socket)?;
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let address = listener.local_addr()?;
-            // The first is the proxy's. Another that was not asked for is not served.
-            let granted = state.grants.iter().find(|grant| grant.loopback() == Some(address));
-            let entrance = match granted.map(|grant| format!("{}:{}", grant.host, grant.port)) {
-                _ if index == 0 => ProxyIngress::Proxy,
-                Some(authority) => ProxyIngress::Loopback(authority),
-                None => continue,
-            };
-            listener.set_nonblocking(true)?;
-            tokio::spawn(accept(TcpListener::from_std(listener)?, entrance, Arc::clone(&state), Arc::clone(&slots)));
+        let most = match &state.hosts {
+            ProxyHosts::Granted(_) => MAX_CONNECTIONS,
+            ProxyHosts::Judged(_) => MAX_JUDGED_CONNECTIONS,
+        };
+        let slots = Arc::new(Semaphore::new(most));
+        for (index, descriptor) in sockets.into_iter().enumerate() {
+            start_serving(descriptor, index, &state, &slots)?;
         }
         // It never sends anything: it ends.
         socket.read(&mut [0]).await
@@ -189,29 +228,79 @@ fn serve(socket: StdUnixStream, state: Arc<ProxyState>) {
     runtime.shutdown_background();
 }
 
-/// The socket that a program connected to.
+/// Serves one of the jail's sockets. The first is the proxy's. Another that was not asked for is not served.
+fn start_serving(descriptor: OwnedFd, index: usize, state: &Arc<ProxyState>, slots: &Arc<Semaphore>) -> io::Result<()> {
+    if socket_type(&descriptor)? == SocketType::DGRAM {
+        if let ProxyHosts::Judged(names) = &state.hosts {
+            let socket = std::net::UdpSocket::from(descriptor);
+            socket.set_nonblocking(true)?;
+            tokio::spawn(name_server::serve_udp(UdpSocket::from_std(socket)?, Arc::clone(names)));
+        }
+        return Ok(());
+    }
+    let listener = StdListener::from(descriptor);
+    let address = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let ingress = match &state.hosts {
+        _ if index == 0 => ListenerIngress::Http(ProxyIngress::Proxy),
+        ProxyHosts::Granted(grants) => match grants.iter().find(|grant| grant.loopback() == Some(address)) {
+            Some(grant) => ListenerIngress::Http(ProxyIngress::Loopback(format!("{}:{}", grant.host, grant.port))),
+            None => return Ok(()),
+        },
+        ProxyHosts::Judged(names) if address.port() == NAME_SERVER_PORT => {
+            tokio::spawn(name_server::serve_tcp(listener, Arc::clone(names)));
+            return Ok(());
+        }
+        ProxyHosts::Judged(names) => ListenerIngress::Captured(Arc::clone(names)),
+    };
+    tokio::spawn(accept(listener, ingress, Arc::clone(state), Arc::clone(slots)));
+    Ok(())
+}
+
+/// The service behind a listener.
 #[derive(Clone, Debug)]
-enum ProxyIngress {
+enum ListenerIngress {
+    Http(ProxyIngress),
+    Captured(Arc<NameTable>),
+}
+
+/// The entrance of an HTTP request.
+#[derive(Clone, Debug)]
+pub(crate) enum ProxyIngress {
     Proxy,
     /// At an address that stands for this host.
     Loopback(String),
+    /// At the address of a name.
+    Captured(String),
 }
 
 async fn accept(
     listener: TcpListener,
-    entrance: ProxyIngress,
+    ingress: ListenerIngress,
     state: Arc<ProxyState>,
     slots: Arc<Semaphore>,
 ) -> io::Result<Infallible> {
     loop {
-        let slot = Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?;
-        let (stream, _) = listener.accept().await?;
-        tokio::spawn(serve_connection(stream, entrance.clone(), Arc::clone(&state), Arc::new(slot)));
+        let slot = Arc::new(Arc::clone(&slots).acquire_owned().await.map_err(io::Error::other)?);
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let state = Arc::clone(&state);
+        match &ingress {
+            ListenerIngress::Http(ingress) => {
+                tokio::spawn(serve_connection(stream, ingress.clone(), state, slot));
+            }
+            ListenerIngress::Captured(names) => {
+                tokio::spawn(serve_captured(stream, state, Arc::clone(names), slot));
+            }
+        }
     }
 }
 
-/// The sockets that the jail listens on. None where it never came to that.
-fn receive_listeners(socket: &StdUnixStream) -> io::Result<Vec<StdListener>> {
+/// The sockets that the jail made. None where it never came to that.
+fn receive_sockets(socket: &StdUnixStream) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -222,14 +311,14 @@ fn receive_listeners(socket: &StdUnixStream) -> io::Result<Vec<StdListener>> {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    Ok(descriptors.flatten().map(StdListener::from).collect())
+    Ok(descriptors.flatten().collect())
 }
 
 /// One of the connections that a run may have, until nothing of it is left.
-type ProxyConnectionPermit = Arc<OwnedSemaphorePermit>;
+pub(crate) type ProxyConnectionPermit = Arc<OwnedSemaphorePermit>;
 
 /// One connection of a program.
-async fn serve_connection(
+pub(crate) async fn serve_connection(
     stream: TcpStream,
     entrance: ProxyIngress,
     state: Arc<ProxyState>,
@@ -244,14 +333,6 @@ async fn serve_connection(
     let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
-type ProxyResponse = Response<Either<Full<Bytes>, Incoming>>;
-
-fn text_response(status: StatusCode, text: &str) -> ProxyResponse {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from(format!("ringfence: {text}\n")))));
-    *response.status_mut() = status;
-    response
-}
-
 async fn handle_request(
     request: Request<Incoming>,
     entrance: &ProxyIngress,
@@ -260,11 +341,19 @@ async fn handle_request(
 ) -> ProxyResponse {
     let asked = match entrance {
         ProxyIngress::Proxy => proxy_target(&request, &state.net),
-        ProxyIngress::Loopback(authority) => loopback_target(&request, authority, &state.net),
+        ProxyIngress::Loopback(authority) | ProxyIngress::Captured(authority) => {
+            loopback_target(&request, authority, &state.net)
+        }
     };
     let asked = match asked {
         Ok(target) => target,
-        Err(error) => return state.refuse(request.uri(), error).await,
+        Err(error) => {
+            let authority = match entrance {
+                ProxyIngress::Captured(authority) => Some(authority.as_str()),
+                _ => request.uri().authority().map(Authority::as_str),
+            };
+            return state.refuse(authority, &error).await;
+        }
     };
     let upstream = match state.connect(&asked).await {
         Ok(upstream) => upstream,
@@ -309,23 +398,29 @@ fn loopback_target<B>(request: &Request<B>, authority: &str, net: &WebConnector)
 }
 
 /// Failure of a program's connection.
-enum ProxyConnectError {
+pub(crate) enum ProxyConnectError {
     Refused(String),
     Failed(String),
 }
 
 impl ProxyState {
     /// A connection, once it is recorded.
-    async fn connect(&self, target: &FetchTarget) -> Result<TcpStream, ProxyConnectError> {
-        let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
-        let refused = (!self.grants.contains(&grant)).then(|| {
-            let message = format!("the run may not reach `{}`; list it in `network`", target.authority());
-            ToolError::new(ErrorKind::Network, message)
-        });
-        let why = refused.as_ref().map(|refused| refused.message.clone());
-        self.record_attempt(host_access(target), refused).await?;
-        if let Some(why) = why {
-            return Err(ProxyConnectError::Refused(why));
+    pub(crate) async fn connect(&self, target: &FetchTarget) -> Result<TcpStream, ProxyConnectError> {
+        let access = host_access(target);
+        match &self.hosts {
+            ProxyHosts::Granted(grants) => {
+                let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
+                let refused = (!grants.contains(&grant)).then(|| {
+                    let message = format!("the run may not reach `{}`; list it in `network`", target.authority());
+                    ToolError::new(ErrorKind::Network, message)
+                });
+                let why = refused.as_ref().map(|refused| refused.message.clone());
+                self.record_attempt(access, refused).await?;
+                if let Some(why) = why {
+                    return Err(ProxyConnectError::Refused(why));
+                }
+            }
+            ProxyHosts::Judged(_) => self.decide_attempt(access).await?,
         }
         self.net.dial(target, self.connect_timeout).await.map_err(|error| match error {
             WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
@@ -334,20 +429,41 @@ impl ProxyState {
     }
 
     /// Records a refused request.
-    async fn refuse(&self, uri: &Uri, error: WebError) -> ProxyResponse {
+    async fn refuse(&self, authority: Option<&str>, error: &WebError) -> ProxyResponse {
         let why = error.to_string();
-        if let Some(authority) = uri.authority() {
-            let given: String = authority.as_str().chars().take(300).collect();
-            let resource = PolicyResource {
-                mount: Arc::from(NET_MOUNT),
-                display_path: given.clone(),
-                requested_path: given,
-                ..PolicyResource::default()
-            };
-            let refused = ToolError::new(ErrorKind::Network, why.clone());
-            let _ = self.record_attempt(ResourceAccess { action: PolicyAction::Fetch, resource }, Some(refused)).await;
+        if let Some(authority) = authority {
+            self.refuse_connection(authority, &why).await;
         }
         text_response(StatusCode::FORBIDDEN, &why)
+    }
+
+    /// Records a connection that is refused whatever the policy says.
+    pub(crate) async fn refuse_connection(&self, authority: &str, why: &str) {
+        let given: String = authority.chars().take(300).collect();
+        let resource = PolicyResource {
+            mount: Arc::from(NET_MOUNT),
+            display_path: given.clone(),
+            requested_path: given,
+            ..PolicyResource::default()
+        };
+        let refused = ToolError::new(ErrorKind::Network, why.to_owned());
+        let _ = self.record_attempt(ResourceAccess { action: PolicyAction::Fetch, resource }, Some(refused)).await;
+    }
+
+    pub(crate) fn private_hosts(&self) -> &PrivateHosts {
+        self.net.private_hosts()
+    }
+
+    /// Waits for the decision about a connection.
+    async fn decide_attempt(&self, access: ResourceAccess) -> Result<(), ProxyConnectError> {
+        let (decide, decided) = oneshot::channel();
+        let attempt = ConnectionAttempt::undecided(access, move |decision| {
+            // The receiver may be gone.
+            let _ = decide.send(decision);
+        });
+        self.attempts.lock().send(attempt).map_err(|_| unrecorded())?;
+        let decision = decided.await.map_err(|_| unrecorded())?;
+        decision.map_err(|error| ProxyConnectError::Refused(error.message))
     }
 
     async fn record_attempt(
@@ -355,16 +471,18 @@ impl ProxyState {
         access: ResourceAccess,
         refused: Option<ToolError>,
     ) -> Result<(), ProxyConnectError> {
-        let closed =
-            || ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned());
         let (go, goes) = oneshot::channel();
         let attempt = ConnectionAttempt::new(access, refused, move || {
             // The receiver may be gone.
             let _ = go.send(());
         });
-        self.attempts.lock().send(attempt).map_err(|_| closed())?;
-        goes.await.map_err(|_| closed())
+        self.attempts.lock().send(attempt).map_err(|_| unrecorded())?;
+        goes.await.map_err(|_| unrecorded())
     }
+}
+
+fn unrecorded() -> ProxyConnectError {
+    ProxyConnectError::Refused("the run has ended, or its connections cannot be recorded".to_owned())
 }
 
 /// The access to the host alone: the path of an encrypted connection is unknown.
@@ -377,61 +495,12 @@ fn host_access(target: &FetchTarget) -> ResourceAccess {
 
 /// Bytes to and fro, once the program has named the host that it was granted.
 async fn tunnel(mut program: TokioIo<Upgraded>, mut upstream: TcpStream, host: &TargetHost) -> io::Result<()> {
-    let mut greeting = Vec::new();
-    let named = timeout(HANDSHAKE_TIMEOUT, async {
-        loop {
-            match client_hello::parse_client_hello(&greeting) {
-                ClientHello::Partial if program.read_buf(&mut greeting).await? == 0 => return Ok(None),
-                ClientHello::Partial => {}
-                ClientHello::Refused(_) => return Ok(None),
-                ClientHello::Complete(name) => return io::Result::Ok(Some(name)),
-            }
+    match TlsGreeting::read(&mut program, Vec::new()).await {
+        Ok(greeting) if greeting.names(host) => {
+            upstream.write_all(&greeting.bytes).await?;
+            copy_bidirectional(&mut program, &mut upstream).await.map(drop)
         }
-    });
-    let Ok(Ok(Some(name))) = named.await else { return Ok(()) };
-    let is_meant = match (host, name) {
-        (TargetHost::Name(host), Some(name)) => name.trim_end_matches('.').eq_ignore_ascii_case(host),
-        // TLS has no addresses for names.
-        (TargetHost::Address(_), None) => true,
-        _ => false,
-    };
-    if is_meant {
-        upstream.write_all(&greeting).await?;
-        copy_bidirectional(&mut program, &mut upstream).await?;
-    }
-    Ok(())
-}
-
-/// The request as the host is to have it, and its answer.
-async fn forward(
-    mut request: Request<Incoming>,
-    upstream: TcpStream,
-    target: &FetchTarget,
-) -> Result<ProxyResponse, String> {
-    *request.uri_mut() = target.path_and_query().parse::<Uri>().map_err(|_| "the path cannot be sent".to_owned())?;
-    strip_hop_by_hop(request.headers_mut());
-    let host = HeaderValue::from_str(&target.host_header()).map_err(|_| "the host cannot be sent".to_owned())?;
-    request.headers_mut().insert(HOST, host);
-    // Its connection ends with that of the program, whose runtime it is in.
-    let answer = ringfence_net::forward(upstream, request).await;
-    let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
-    strip_hop_by_hop(answer.headers_mut());
-    Ok(answer.map(Either::Right))
-}
-
-/// Removes hop-by-hop headers.
-fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all("connection")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(*name);
+        Err(refusal) if !refusal.is_tls => Ok(()),
+        _ => deny_access(&mut program).await,
     }
 }

@@ -56,6 +56,19 @@ impl FetchTarget {
         Self::from_url(url, has_userinfo(location.trim()), private)
     }
 
+    /// The host (`host:port`) of a captured connection, whose port is open for any protocol.
+    pub(crate) fn for_captured(authority: &str, port: u16, private: &PrivateHosts) -> Result<Self, WebError> {
+        let text = format!("http://{authority}/");
+        check_text(&text)?;
+        let url = Url::parse(&text).map_err(|cause| WebError::Url(format!("is not valid: {cause}")))?;
+        let host = url.host().map(host_from_url).ok_or_else(|| WebError::Url("has no host".to_owned()))?;
+        let target = Self { url, host, port };
+        if !private.contains(&target.host, port) {
+            target.check_host(private)?;
+        }
+        Ok(target)
+    }
+
     fn from_url(mut url: Url, names_user: bool, private: &PrivateHosts) -> Result<Self, WebError> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(WebError::Url(format!(
@@ -83,6 +96,10 @@ impl FetchTarget {
         if let Some((_, why)) = BLOCKED_PORTS.iter().find(|(port, _)| *port == self.port && !is_named) {
             return Err(WebError::Port(self.port, why));
         }
+        self.check_host(private)
+    }
+
+    fn check_host(&self, private: &PrivateHosts) -> Result<(), WebError> {
         match &self.host {
             TargetHost::Name(name) => check_name(name).map_err(|why| WebError::Name(name.clone(), why)),
             TargetHost::Address(ip) => self.check_address(*ip, private),

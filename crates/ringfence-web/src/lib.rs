@@ -4,8 +4,10 @@
 //! be asked: the kernel's policy does, before anything is looked up.
 
 mod blocking;
+mod captured_connection;
 mod client_hello;
 mod connector;
+mod dns_message;
 mod egress_proxy;
 mod endpoint;
 mod error;
@@ -14,9 +16,13 @@ mod fetch_target;
 mod fuzz;
 mod html;
 mod http_client;
+mod name_server;
+mod name_table;
 mod private_hosts;
+mod proxy_forward;
 mod response_body;
 mod search_engine;
+mod tls_greeting;
 mod web_fetch;
 mod web_search;
 

@@ -480,7 +480,7 @@ fn new_records_have_the_current_vocabulary() {
     call(&log, "1");
     let error = ToolError::new(ErrorKind::NotFound, "no");
     for event in [
-        AuditEvent::Connection { refused: None },
+        AuditEvent::Connection { refused: None, approved: None },
         AuditEvent::ChangesDiscarded { error: &error },
         AuditEvent::UnlistedConnections { made: 2, refused: 1 },
     ] {

@@ -5,6 +5,7 @@
 mod approval_queue;
 mod approvals;
 mod audit_records;
+mod connection_decider;
 mod deadlines;
 mod declared_actions;
 mod explain;

@@ -232,8 +232,11 @@ impl AuditSink for EventFeed {
                 data["change"] = json!(change);
                 "begin"
             }
-            AuditEvent::Connection { refused } => {
+            AuditEvent::Connection { refused, approved } => {
                 data["error"] = json!(refused.map(|error| error.kind.code()));
+                if let Some(approval) = approved {
+                    data["approved"] = json!(approval.by.as_ref().map_or("unknown", |by| by.name.as_str()));
+                }
                 "access"
             }
             AuditEvent::ChangesDiscarded { error } => {
@@ -389,7 +392,7 @@ mod tests {
         let error = ToolError::new(ErrorKind::Network, "no");
         let person = test_identity("page", AuthScope::Approve, Assurance::Person);
         for (event, kind) in [
-            (AuditEvent::Connection { refused: None }, "access"),
+            (AuditEvent::Connection { refused: None, approved: None }, "access"),
             (AuditEvent::UnlistedConnections { made: 1, refused: 2 }, "access-unlisted"),
             (AuditEvent::ChangesDiscarded { error: &error }, "discarded"),
         ] {

@@ -1,0 +1,190 @@
+//! Per-connection policy: each connection of a running program is decided when the program wants it.
+//!
+//! An allowed connection goes ahead, a denied one is refused. One that requires approval is held for some seconds while
+//! its question is open; after that it is refused, and the question stays open: its answer counts for the retry and for
+//! the rest of the run. There is one question for each host, and other connections do not wait for it.
+//!
+//! Not here: asking (`connection_approval.rs`), and making connections. The channel of the run does that.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::approval::{Approval, with_rule_details};
+use crate::call_context::CallContext;
+use crate::error::{ErrorKind, ToolError};
+use crate::pending_connection::PendingConnection;
+use crate::taint::Taint;
+use crate::verdict::{Decision, Verdict};
+use crate::workspace::{ConnectionAttempt, EgressChannel};
+
+/// Time that a connection waits for the answer to its question.
+const HOLD_TIME: Duration = Duration::from_secs(12);
+
+/// Questions of one run.
+const MAX_QUESTIONS: usize = 32;
+
+/// Interval of looks for counts to be recorded.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Decides about the connections of one run. It is polled on the thread of the run, and never waits.
+///
+/// When it is dropped, questions that are still open are withdrawn.
+#[derive(Debug)]
+pub struct ConnectionDecider<'a> {
+    cx: &'a CallContext<'a>,
+    hold_time: Duration,
+    /// By host and port.
+    questions: RefCell<BTreeMap<String, AskedConnection>>,
+    asked: Cell<usize>,
+    held: RefCell<Vec<HeldConnection>>,
+    flushed_at: Cell<Instant>,
+}
+
+/// The question about a host, and what required it.
+#[derive(Debug)]
+struct AskedConnection {
+    verdict: Verdict,
+    question: PendingConnection,
+}
+
+#[derive(Debug)]
+struct HeldConnection {
+    attempt: ConnectionAttempt,
+    since: Instant,
+}
+
+/// The decision about one attempt.
+enum ConnectionDecision {
+    Allow(Option<Approval>),
+    Refuse(ToolError),
+    /// Its question has no answer yet.
+    Hold,
+}
+
+impl<'a> ConnectionDecider<'a> {
+    /// For the run of a call.
+    pub fn new(cx: &'a CallContext<'a>) -> Self {
+        Self::with_hold_time(cx, HOLD_TIME)
+    }
+
+    /// The same with another time to wait for an answer.
+    pub fn with_hold_time(cx: &'a CallContext<'a>, hold_time: Duration) -> Self {
+        let (questions, asked, held) = (RefCell::default(), Cell::new(0), RefCell::default());
+        Self { cx, hold_time, questions, asked, held, flushed_at: Cell::new(Instant::now()) }
+    }
+
+    /// Decides about all attempts that came since, and about those held ones whose answer came or whose time is over.
+    /// To be called at least every ten milliseconds or so while the program runs.
+    pub fn poll(&self, channel: &dyn EgressChannel) {
+        while let Some(attempt) = channel.next_attempt() {
+            self.proceed(HeldConnection { attempt, since: Instant::now() });
+        }
+        for held in self.held.take() {
+            match self.is_waiting(&held) {
+                true => self.held.borrow_mut().push(held),
+                false => self.proceed(held),
+            }
+        }
+        if self.flushed_at.get().elapsed() >= FLUSH_INTERVAL {
+            self.flushed_at.set(Instant::now());
+            self.cx.flush_connection_counts();
+        }
+    }
+
+    /// The number of connections that wait for an answer.
+    pub fn held_count(&self) -> usize {
+        self.held.borrow().len()
+    }
+
+    fn is_waiting(&self, held: &HeldConnection) -> bool {
+        let is_open = |asked: &AskedConnection| asked.question.answer().is_none();
+        held.since.elapsed() < self.hold_time && self.questions.borrow().get(held.attempt.host()).is_some_and(is_open)
+    }
+
+    fn proceed(&self, held: HeldConnection) {
+        let HeldConnection { attempt, since } = held;
+        match self.decide(&attempt) {
+            ConnectionDecision::Allow(approval) => {
+                // Responses from the network are untrusted content.
+                self.cx.add_taint(Taint::SawUntrusted);
+                attempt.allow(approval.as_ref(), self.cx);
+            }
+            ConnectionDecision::Refuse(error) => attempt.refuse(error, self.cx),
+            ConnectionDecision::Hold if since.elapsed() >= self.hold_time => {
+                let error = unanswered_error(attempt.host());
+                attempt.refuse(error, self.cx);
+            }
+            ConnectionDecision::Hold => self.held.borrow_mut().push(HeldConnection { attempt, since }),
+        }
+    }
+
+    fn decide(&self, attempt: &ConnectionAttempt) -> ConnectionDecision {
+        if let Some(refusal) = &attempt.refusal {
+            return ConnectionDecision::Refuse(refusal.clone());
+        }
+        let host = attempt.host();
+        let mut questions = self.questions.borrow_mut();
+        let answer = |verdict: &Verdict| {
+            let asked = questions.get(host).filter(|asked| asked.is_about(verdict))?;
+            Some(asked.question.answer())
+        };
+        let approval = |verdict: &Verdict| match answer(verdict) {
+            Some(Some(Ok(approval))) if approval.assurance >= verdict.assurance => Some(approval),
+            _ => None,
+        };
+        let verdict = self.cx.authorize_connection(&attempt.access, &|verdict| match verdict.decision {
+            Decision::Allow => true,
+            Decision::Ask => approval(verdict).is_some(),
+            Decision::Deny => false,
+        });
+        match (verdict.decision, answer(&verdict)) {
+            (Decision::Allow, _) => ConnectionDecision::Allow(None),
+            (Decision::Deny, _) => ConnectionDecision::Refuse(denied_error(host, &verdict)),
+            (Decision::Ask, Some(Some(Ok(approval)))) => match approval.assurance >= verdict.assurance {
+                true => ConnectionDecision::Allow(Some(approval)),
+                false => ConnectionDecision::Refuse(denied_error(host, &verdict)),
+            },
+            (Decision::Ask, Some(Some(Err(error)))) => ConnectionDecision::Refuse(error),
+            (Decision::Ask, Some(None)) => ConnectionDecision::Hold,
+            (Decision::Ask, None) if self.asked.get() >= MAX_QUESTIONS => {
+                ConnectionDecision::Refuse(exhausted_error(host))
+            }
+            (Decision::Ask, None) => {
+                self.asked.set(self.asked.get() + 1);
+                let question = self.cx.ask_connection(&attempt.access, &verdict);
+                questions.insert(host.to_owned(), AskedConnection { verdict, question });
+                ConnectionDecision::Hold
+            }
+        }
+    }
+}
+
+impl AskedConnection {
+    /// Whether this was asked for the same reason. Another rule may have become relevant since, because of taint.
+    fn is_about(&self, verdict: &Verdict) -> bool {
+        self.verdict.rule == verdict.rule && self.verdict.layer == verdict.layer
+    }
+}
+
+fn denied_error(host: &str, verdict: &Verdict) -> ToolError {
+    let rule = &verdict.rule;
+    let message = format!("connection to `{host}` denied by rule `{rule}`; use another host, or change the rule");
+    with_rule_details(ToolError::new(ErrorKind::PermissionDenied, message), verdict)
+}
+
+fn unanswered_error(host: &str) -> ToolError {
+    let message = format!(
+        "connection to `{host}` requires approval, which was requested and is pending; approve it with `ringfence \
+         approvals`, then try again"
+    );
+    ToolError::new(ErrorKind::ApprovalPending, message)
+}
+
+fn exhausted_error(host: &str) -> ToolError {
+    let message = format!(
+        "connection to `{host}` requires approval, and this run has requested it for {MAX_QUESTIONS} hosts already; \
+         allow the host by a rule, or start a new run"
+    );
+    ToolError::new(ErrorKind::ApprovalDenied, message)
+}
