@@ -105,7 +105,7 @@ impl PreparedProgram {
 
     fn run(&self, spec: &RunSpec, reply: &OwnedFd, mut run: Vec<OwnedFd>) -> Result<SpawnerReply, SetupError> {
         // Open until this process ends, and the way with it.
-        let _way = if spec.egress { open_egress(run.pop())? } else { None };
+        let _way = if spec.egress { open_egress(run.pop(), None)? } else { None };
         let [text, output, errors, shown @ ..] = &run[..] else { return Err(SetupStep::Order.failed()(Errno::BADMSG)) };
         let streams = [text, output, errors].into_iter().chain(more_streams(spec, shown));
         // If it is gone, it reported why.

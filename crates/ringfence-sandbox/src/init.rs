@@ -21,6 +21,7 @@ use crate::jail::{self, JailNetwork, JailRoot};
 use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, drop_capabilities};
 use crate::memory_monitor::{MemoryMonitor, ProcessSource};
+use crate::name_network::open_name_network;
 use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::{self, JailOverlay};
 use crate::seccomp::SeccompFilters;
@@ -93,7 +94,10 @@ impl PreparedJail {
         let failed = || SetupStep::Order.failed::<Errno>();
         let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         // Open until this process ends, and the way with it.
-        let _way = if spec.egress { open_egress(descriptors.pop())? } else { None };
+        let _way = match spec.egress {
+            true => open_egress(descriptors.pop(), Some((&self.root, self.program)))?,
+            false => None,
+        };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         run_mounts::mount_workspace(&spec, shown, &self.overlay, &self.root.hidden_root)?;
         let streams = [text, output, errors].into_iter().chain(more_streams(&spec, shown));
@@ -122,26 +126,53 @@ impl PreparedJail {
 }
 
 /// Listens for the jail's programs, and hands the sockets over to the proxy outside: the proxy's first, then one for
-/// each loopback address that the other end has named.
+/// each loopback address that the other end has named, and those for names if it asked for them and the network of the
+/// programs is ours to change. Programs that know the proxy do without those.
 #[expect(clippy::disallowed_methods, reason = "it is in the jail's own network, and served from outside")]
-pub(crate) fn open_egress(socket: Option<OwnedFd>) -> Result<Option<OwnedFd>, SetupError> {
+pub(crate) fn open_egress(
+    socket: Option<OwnedFd>,
+    network: Option<(&JailRoot, Pid)>,
+) -> Result<Option<OwnedFd>, SetupError> {
     let socket = socket.ok_or(Errno::BADMSG).map_err(SetupStep::Egress.failed())?;
     let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT));
-    let mut listeners = vec![TcpListener::bind(proxy).map_err(|cause| SetupStep::Egress.failed_with(&cause))?];
+    let listener = TcpListener::bind(proxy).map_err(|cause| SetupStep::Egress.failed_with(&cause))?;
+    let wanted = WantedSockets::receive(&socket);
     // One that cannot be had is reached by the proxy.
-    listeners.extend(loopback_addresses(&socket).into_iter().filter_map(|address| TcpListener::bind(address).ok()));
-    let descriptors: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
-    sys::send(socket.as_fd(), b"l", &descriptors).map_err(SetupStep::Egress.failed())?;
+    let loopback = wanted.loopback.into_iter().filter_map(|address| TcpListener::bind(address).ok());
+    let mut sockets: Vec<OwnedFd> = std::iter::once(listener).chain(loopback).map(OwnedFd::from).collect();
+    if let (Some(ports), Some((root, program))) = (&wanted.name_ports, network) {
+        sockets.extend(open_name_network(root, program, ports).unwrap_or_default());
+    }
+    sys::send(socket.as_fd(), b"l", &sys::borrowed(&sockets)).map_err(SetupStep::Egress.failed())?;
     Ok(Some(socket))
 }
 
-/// Loopback addresses that the other end wrote before the run began: one a line, mostly none.
-fn loopback_addresses(socket: &OwnedFd) -> Vec<SocketAddr> {
-    let mut buffer = [0; 4096];
-    let read = recv(socket, &mut buffer, RecvFlags::DONTWAIT);
-    let text = buffer.get(..read.map_or(0, |(read, _)| read)).map(String::from_utf8_lossy).unwrap_or_default();
-    let addresses = text.lines().filter_map(|line| line.parse::<SocketAddr>().ok());
-    addresses.filter(|address| address.ip().is_loopback()).take(MAX_LISTENERS).collect()
+/// Sockets that the other end wrote down before the run began.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct WantedSockets {
+    /// One a line, mostly none.
+    loopback: Vec<SocketAddr>,
+    /// A line `names`, with the ports of names.
+    name_ports: Option<Vec<u16>>,
+}
+
+impl WantedSockets {
+    fn receive(socket: &OwnedFd) -> Self {
+        let mut buffer = [0; 4096];
+        let read = recv(socket, &mut buffer, RecvFlags::DONTWAIT);
+        Self::parse(&String::from_utf8_lossy(buffer.get(..read.map_or(0, |(read, _)| read)).unwrap_or_default()))
+    }
+
+    fn parse(text: &str) -> Self {
+        let addresses = text.lines().filter_map(|line| line.parse::<SocketAddr>().ok());
+        let loopback = addresses.filter(|address| address.ip().is_loopback()).take(MAX_LISTENERS).collect();
+        let ports = |line: &str| {
+            let ports = line.strip_prefix("names ")?.split(' ').filter_map(|port| port.parse().ok());
+            // With the proxy, and two of the name server.
+            Some(ports.filter(|port| *port != 0).take(MAX_LISTENERS - 2).collect())
+        };
+        Self { loopback, name_ports: text.lines().find_map(ports) }
+    }
 }
 
 /// Its standard input and its report of the final directory, behind what is shown to it.
@@ -285,4 +316,22 @@ fn cpu_time_at_exit(program: Pid) -> Option<Duration> {
     let mut ticks = stat.rsplit_once(") ")?.1.split(' ').skip(11).map_while(|ticks| ticks.parse::<u64>().ok());
     let ticks = ticks.next()? + ticks.next()?;
     Some(Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WantedSockets;
+
+    #[test]
+    fn wanted_sockets_are_loopback_addresses_and_ports_of_names() {
+        let check = |text, loopback: &[&str], name_ports: Option<&[u16]>| {
+            let loopback = loopback.iter().map(|address| address.parse().unwrap()).collect();
+            let expected = WantedSockets { loopback, name_ports: name_ports.map(<[u16]>::to_vec) };
+            assert_eq!(WantedSockets::parse(text), expected, "{text}");
+        };
+        check("", &[], None);
+        check("127.0.0.1:80\n10.0.0.1:80\nx\n[::1]:90\n", &["127.0.0.1:80", "[::1]:90"], None);
+        check("names 22 443 0 x 70000\n", &[], Some(&[22, 443]));
+        check("127.0.0.1:80\nnames 80\n", &["127.0.0.1:80"], Some(&[80]));
+    }
 }

@@ -44,7 +44,7 @@ const USER_SYSCTLS: [(&str, &str); 2] = [
 ];
 
 /// Those of a network: a TCP connection may buffer this much (least, initial and most).
-const NETWORK_SYSCTLS: [(&str, &str); 2] =
+pub(crate) const NETWORK_SYSCTLS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 262144"), ("net/ipv4/tcp_wmem", "4096 16384 131072")];
 
 /// User and group of the program inside the jail.

@@ -13,6 +13,7 @@ mod hidden_proc;
 mod host_leaks;
 mod isolation_between_runs;
 mod memory;
+mod name_network;
 mod process_lifetimes;
 mod programs;
 mod resource_exhaustion;
