@@ -141,7 +141,8 @@ impl Dialer {
         let connecting = async {
             let stream = self.dial_any(target, within).await?;
             match is_encrypted {
-                true => Ok(Box::new(self.tls.handshake(stream, target.host, &[HttpProtocol::Http1]).await?) as Box<dyn NetStream>),
+                true => Ok(Box::new(self.tls.handshake(stream, target.host, &[HttpProtocol::Http1]).await?)
+                    as Box<dyn NetStream>),
                 false => Ok(Box::new(stream) as Box<dyn NetStream>),
             }
         };

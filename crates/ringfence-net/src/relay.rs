@@ -77,6 +77,14 @@ where
         }
     }
 
+    /// Whether the server has closed it.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            Self::Http1(sender) => sender.is_closed(),
+            Self::Http2(sender) => sender.is_closed(),
+        }
+    }
+
     /// Another handle to the same connection, where the protocol has many requests at once.
     pub fn share(&self) -> Option<Self> {
         match self {

@@ -41,6 +41,8 @@ use crate::client_hello::{self, ClientHello};
 use crate::connector::WebConnector;
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
+use crate::interception_record::InterceptionRecorder;
+use crate::interceptor::{InterceptionObserver as _, TlsInterceptor};
 
 /// Connections of one run at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -68,11 +70,18 @@ const HOP_BY_HOP: &[&str] = &[
 #[derive(Debug)]
 pub struct EgressProxy {
     net: Arc<WebConnector>,
+    interceptor: Option<Arc<TlsInterceptor>>,
 }
 
 impl EgressProxy {
     pub fn new(net: Arc<WebConnector>) -> Self {
-        Self { net }
+        Self { net, interceptor: None }
+    }
+
+    /// The same, with TLS ended outside of the jail for the hosts of the interceptor.
+    #[must_use]
+    pub fn with_interceptor(self, interceptor: Arc<TlsInterceptor>) -> Self {
+        Self { interceptor: Some(interceptor), ..self }
     }
 }
 
@@ -90,6 +99,7 @@ impl Egress for EgressProxy {
         let (asks, asked) = channel();
         let state = Arc::new(ProxyState {
             net: Arc::clone(&self.net),
+            interceptor: self.interceptor.clone(),
             grants: granted,
             attempts: Mutex::new(asks),
             connect_timeout: cx.limits.fetch_connect_time,
@@ -158,6 +168,7 @@ impl ProxyHostGrant {
 #[derive(Debug)]
 struct ProxyState {
     net: Arc<WebConnector>,
+    interceptor: Option<Arc<TlsInterceptor>>,
     grants: Vec<ProxyHostGrant>,
     attempts: Mutex<Sender<ConnectionAttempt>>,
     connect_timeout: Duration,
@@ -258,6 +269,9 @@ async fn handle_request(
     state: Arc<ProxyState>,
     slot: ProxyConnectionPermit,
 ) -> ProxyResponse {
+    if let Some(refused) = state.check_tripwire(&request, entrance) {
+        return refused;
+    }
     let asked = match entrance {
         ProxyIngress::Proxy => proxy_target(&request, &state.net),
         ProxyIngress::Loopback(authority) => loopback_target(&request, authority, &state.net),
@@ -266,6 +280,9 @@ async fn handle_request(
         Ok(target) => target,
         Err(error) => return state.refuse(request.uri(), error).await,
     };
+    if let Some(interceptor) = state.interceptor_for(&request, &asked) {
+        return intercept(request, asked, interceptor, state, slot).await;
+    }
     let upstream = match state.connect(&asked).await {
         Ok(upstream) => upstream,
         Err(ProxyConnectError::Refused(why)) => return text_response(StatusCode::FORBIDDEN, &why),
@@ -281,10 +298,31 @@ async fn handle_request(
             });
             Response::new(Either::Left(Full::default()))
         }
-        false => {
-            forward(request, upstream, &asked).await.unwrap_or_else(|why| text_response(StatusCode::BAD_GATEWAY, &why))
-        }
+        false => forward(request, upstream, &asked, &state)
+            .await
+            .unwrap_or_else(|why| text_response(StatusCode::BAD_GATEWAY, &why)),
     }
+}
+
+/// Hands the connection of a program over to the interceptor, once it is granted and recorded.
+async fn intercept(
+    request: Request<Incoming>,
+    target: FetchTarget,
+    interceptor: Arc<TlsInterceptor>,
+    state: Arc<ProxyState>,
+    slot: ProxyConnectionPermit,
+) -> ProxyResponse {
+    if let Err(ProxyConnectError::Refused(why) | ProxyConnectError::Failed(why)) = state.permit(&target).await {
+        return text_response(StatusCode::FORBIDDEN, &why);
+    }
+    let events = state.recorder(target.authority());
+    tokio::spawn(async move {
+        if let Ok(upgraded) = hyper::upgrade::on(request).await {
+            interceptor.serve(TokioIo::new(upgraded), &target, events).await;
+        }
+        drop(slot);
+    });
+    Response::new(Either::Left(Full::default()))
 }
 
 /// The target of a request: a tunnel to a host, or a URL of one.
@@ -315,8 +353,41 @@ enum ProxyConnectError {
 }
 
 impl ProxyState {
+    /// Refuses a request that has the placeholder of a credential where it can be read.
+    fn check_tripwire(&self, request: &Request<Incoming>, entrance: &ProxyIngress) -> Option<ProxyResponse> {
+        let interceptor = self.interceptor.as_ref()?;
+        let place = interceptor.tripwire(request.uri(), request.headers())?;
+        let host = request.uri().host().unwrap_or_default();
+        let authority = match entrance {
+            ProxyIngress::Loopback(authority) => authority.clone(),
+            ProxyIngress::Proxy if interceptor.is_in_name(host) => "(a name with a placeholder)".to_owned(),
+            ProxyIngress::Proxy => host.chars().take(300).collect(),
+        };
+        self.recorder(authority).on_tripwire(&place);
+        Some(text_response(StatusCode::FORBIDDEN, &TlsInterceptor::tripwire_text(place)))
+    }
+
+    /// The interceptor, if it ends the connection that is requested.
+    fn interceptor_for(&self, request: &Request<Incoming>, target: &FetchTarget) -> Option<Arc<TlsInterceptor>> {
+        let interceptor = self.interceptor.as_ref().filter(|_| request.method() == Method::CONNECT)?;
+        interceptor.intercepts_target(target).then(|| Arc::clone(interceptor))
+    }
+
+    fn recorder(&self, authority: String) -> Arc<InterceptionRecorder> {
+        Arc::new(InterceptionRecorder::new(authority, self.attempts.lock().clone()))
+    }
+
     /// A connection, once it is recorded.
     async fn connect(&self, target: &FetchTarget) -> Result<TcpStream, ProxyConnectError> {
+        self.permit(target).await?;
+        self.net.dial(target, self.connect_timeout).await.map_err(|error| match error {
+            WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
+            _ => ProxyConnectError::Failed(error.to_string()),
+        })
+    }
+
+    /// Fails unless the host was granted. The request is recorded either way.
+    async fn permit(&self, target: &FetchTarget) -> Result<(), ProxyConnectError> {
         let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
         let refused = (!self.grants.contains(&grant)).then(|| {
             let message = format!("the run may not reach `{}`; list it in `network`", target.authority());
@@ -324,13 +395,7 @@ impl ProxyState {
         });
         let why = refused.as_ref().map(|refused| refused.message.clone());
         self.record_attempt(host_access(target), refused).await?;
-        if let Some(why) = why {
-            return Err(ProxyConnectError::Refused(why));
-        }
-        self.net.dial(target, self.connect_timeout).await.map_err(|error| match error {
-            WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
-            _ => ProxyConnectError::Failed(error.to_string()),
-        })
+        why.map_or(Ok(()), |why| Err(ProxyConnectError::Refused(why)))
     }
 
     /// Records a refused request.
@@ -407,20 +472,27 @@ async fn forward(
     mut request: Request<Incoming>,
     upstream: TcpStream,
     target: &FetchTarget,
+    state: &ProxyState,
 ) -> Result<ProxyResponse, String> {
     *request.uri_mut() = target.path_and_query().parse::<Uri>().map_err(|_| "the path cannot be sent".to_owned())?;
     strip_hop_by_hop(request.headers_mut());
     let host = HeaderValue::from_str(&target.host_header()).map_err(|_| "the host cannot be sent".to_owned())?;
     request.headers_mut().insert(HOST, host);
     // Its connection ends with that of the program, whose runtime it is in.
-    let answer = ringfence_net::forward(upstream, request).await;
+    let answer = match &state.interceptor {
+        Some(interceptor) => {
+            let events = state.recorder(target.authority());
+            ringfence_net::forward(upstream, request.map(|body| interceptor.guard_body(body, events))).await
+        }
+        None => ringfence_net::forward(upstream, request).await,
+    };
     let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
     strip_hop_by_hop(answer.headers_mut());
     Ok(answer.map(Either::Right))
 }
 
 /// Removes hop-by-hop headers.
-fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
+pub(crate) fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all("connection")
         .iter()
