@@ -173,7 +173,11 @@ fn connections_are_opened_in_one_file() {
 #[test]
 fn tls_http_requests_and_event_streams_have_one_implementation_each() {
     assert_eq!(program_files_with(&["ClientConfig::builder"]), ["crates/ringfence-net/src/tls.rs"]);
-    assert_eq!(program_files_with(&["client::conn"]), ["crates/ringfence-net/src/exchange.rs"]);
+    assert_eq!(program_files_with(&["ServerConfig::builder"]), ["crates/ringfence-net/src/tls_server.rs"]);
+    assert_eq!(
+        program_files_with(&["client::conn"]),
+        ["crates/ringfence-net/src/exchange.rs", "crates/ringfence-net/src/relay.rs"]
+    );
     // The field of an event, as a parser of bytes or of text spells it.
     let fields = ["b\"data\"", "(b\"data:", "(\"data:"];
     let parsers: Vec<String> = program_files_with(&fields);

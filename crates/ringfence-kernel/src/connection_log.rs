@@ -2,7 +2,7 @@
 //!
 //! A program can request connections without end, and the log is kept. The first ones are recorded one by one, and so
 //! is the first one to each host, always: every connected host is in a record. The others are counted, in one record
-//! before the end of the call.
+//! before the end of the call. A host is what was requested; how it is shown may have more, such as a path.
 
 use std::collections::HashSet;
 
@@ -43,7 +43,7 @@ impl ConnectionLog {
     pub(crate) fn should_record(&self, access: &ResourceAccess, outcome: ConnectionOutcome) -> bool {
         let mut counts = self.0.lock();
         let is_new =
-            outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&access.resource.display_path);
+            outcome == ConnectionOutcome::Made && !counts.recorded_hosts.contains(&access.resource.requested_path);
         if is_new || counts.recorded < MAX_RECORDED {
             counts.recorded += 1;
             return true;
@@ -58,7 +58,7 @@ impl ConnectionLog {
     /// One that is made is in a record.
     pub(crate) fn mark_recorded(&self, access: &ResourceAccess) {
         let mut counts = self.0.lock();
-        counts.recorded_hosts.insert(access.resource.display_path.clone());
+        counts.recorded_hosts.insert(access.resource.requested_path.clone());
     }
 
     /// Those that were counted since this was last asked.
@@ -75,7 +75,7 @@ mod tests {
     fn access(host: &str) -> ResourceAccess {
         ResourceAccess {
             action: PolicyAction::Fetch,
-            resource: PolicyResource { display_path: host.to_owned(), ..PolicyResource::default() },
+            resource: PolicyResource { requested_path: host.to_owned(), ..PolicyResource::default() },
         }
     }
 

@@ -1,8 +1,9 @@
-//! Content decoding (gzip, br, zstd), up to a number of bytes.
+//! Content decoding (gzip, deflate, br, zstd), as the bytes come.
 //!
-//! Decoded bytes are counted as they are produced: of a body that would fill the memory, no more than the bound is ever
-//! held. One encoding is decoded; a body that is encoded twice is refused.
+//! Decoded bytes go to a writer as they are produced: of a body that would fill the memory, no more is ever held than the
+//! writer takes. One encoding is decoded; a body that is encoded twice is refused.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use brotli_decompressor::DecompressorWriter;
@@ -19,14 +20,25 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 /// Accepted encodings, as a value of the header `accept-encoding`.
 pub(crate) const ACCEPT_ENCODING_VALUE: &str = "gzip, br, zstd";
 
-/// Takes a body as it comes.
-pub(crate) enum BodyDecoder {
-    Plain(BoundedBuffer),
-    Gzip(MultiGzDecoder<BoundedBuffer>),
-    Deflate(ZlibDecoder<BoundedBuffer>),
-    Brotli(Box<DecompressorWriter<BoundedBuffer>>),
-    Zstd(Box<zio::Writer<BoundedBuffer, RawZstd<'static>>>),
+/// Decodes a body as it comes, into a writer that decides how much is taken.
+pub struct ContentDecoder<W: Write>(DecoderKind<W>);
+
+enum DecoderKind<W: Write> {
+    Plain(W),
+    Gzip(MultiGzDecoder<W>),
+    Deflate(ZlibDecoder<W>),
+    Brotli(Box<DecompressorWriter<W>>),
+    Zstd(Box<zio::Writer<W, RawZstd<'static>>>),
 }
+
+impl<W: Write> fmt::Debug for ContentDecoder<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContentDecoder").finish_non_exhaustive()
+    }
+}
+
+/// Takes a body as it comes, up to a number of bytes.
+pub(crate) struct BodyDecoder(ContentDecoder<BoundedBuffer>);
 
 /// The part of a body within a limit.
 #[derive(Debug, Default)]
@@ -54,81 +66,109 @@ impl Write for BoundedBuffer {
     }
 }
 
-impl BodyDecoder {
-    /// For a body with this header `content-encoding`.
-    pub(crate) fn new(encoding: &str, most: usize) -> Result<Self, String> {
-        let sink = BoundedBuffer { limit: most, ..BoundedBuffer::default() };
+impl<W: Write> ContentDecoder<W> {
+    /// For a body with this header `content-encoding`. Fails with what is wrong with it.
+    pub fn new(encoding: &str, sink: W) -> Result<Self, String> {
         let names: Vec<String> = encoding
             .split(',')
             .map(|name| name.trim().to_ascii_lowercase())
             .filter(|name| !matches!(name.as_str(), "" | "identity"))
             .collect();
-        match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            [] => Ok(Self::Plain(sink)),
-            ["gzip" | "x-gzip"] => Ok(Self::Gzip(MultiGzDecoder::new(sink))),
-            ["deflate"] => Ok(Self::Deflate(ZlibDecoder::new(sink))),
-            ["br"] => Ok(Self::Brotli(Box::new(DecompressorWriter::new(sink, BUFFER_BYTES)))),
+        let kind = match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] => DecoderKind::Plain(sink),
+            ["gzip" | "x-gzip"] => DecoderKind::Gzip(MultiGzDecoder::new(sink)),
+            ["deflate"] => DecoderKind::Deflate(ZlibDecoder::new(sink)),
+            ["br"] => DecoderKind::Brotli(Box::new(DecompressorWriter::new(sink, BUFFER_BYTES))),
             ["zstd"] => {
                 let mut raw = RawZstd::new().map_err(|cause| cause.to_string())?;
                 raw.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG)).map_err(|cause| cause.to_string())?;
-                Ok(Self::Zstd(Box::new(zio::Writer::new(sink, raw))))
+                DecoderKind::Zstd(Box::new(zio::Writer::new(sink, raw)))
             }
-            [_] => Err("its content encoding was not requested".to_owned()),
-            _ => Err("it has more than one content encoding".to_owned()),
+            [_] => return Err("its content encoding was not requested".to_owned()),
+            _ => return Err("it has more than one content encoding".to_owned()),
+        };
+        Ok(Self(kind))
+    }
+
+    /// The next piece. An error is the writer's, or the piece cannot be decoded.
+    pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.0 {
+            DecoderKind::Plain(sink) => sink.write_all(bytes),
+            DecoderKind::Gzip(decoder) => decoder.write_all(bytes),
+            DecoderKind::Deflate(decoder) => decoder.write_all(bytes),
+            DecoderKind::Brotli(decoder) => decoder.write_all(bytes),
+            DecoderKind::Zstd(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),
         }
+    }
+
+    /// Hands everything to the writer that can be decoded so far.
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            DecoderKind::Plain(sink) => sink.flush(),
+            DecoderKind::Gzip(decoder) => decoder.flush(),
+            DecoderKind::Deflate(decoder) => decoder.flush(),
+            DecoderKind::Brotli(decoder) => decoder.flush(),
+            DecoderKind::Zstd(decoder) => decoder.flush(),
+        }
+    }
+
+    /// After the last piece. Fails where the body ended too early.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            DecoderKind::Plain(sink) => sink.flush(),
+            DecoderKind::Gzip(decoder) => decoder.try_finish(),
+            DecoderKind::Deflate(decoder) => decoder.try_finish(),
+            DecoderKind::Brotli(decoder) => decoder.close(),
+            DecoderKind::Zstd(decoder) => decoder.finish(),
+        }
+    }
+
+    /// The writer.
+    pub fn sink(&self) -> &W {
+        match &self.0 {
+            DecoderKind::Plain(sink) => sink,
+            DecoderKind::Gzip(decoder) => decoder.get_ref(),
+            DecoderKind::Deflate(decoder) => decoder.get_ref(),
+            DecoderKind::Brotli(decoder) => decoder.get_ref(),
+            DecoderKind::Zstd(decoder) => decoder.writer(),
+        }
+    }
+
+    /// The writer.
+    pub fn sink_mut(&mut self) -> &mut W {
+        match &mut self.0 {
+            DecoderKind::Plain(sink) => sink,
+            DecoderKind::Gzip(decoder) => decoder.get_mut(),
+            DecoderKind::Deflate(decoder) => decoder.get_mut(),
+            DecoderKind::Brotli(decoder) => decoder.get_mut(),
+            DecoderKind::Zstd(decoder) => decoder.writer_mut(),
+        }
+    }
+}
+
+impl BodyDecoder {
+    /// For a body with this header `content-encoding`.
+    pub(crate) fn new(encoding: &str, most: usize) -> Result<Self, String> {
+        ContentDecoder::new(encoding, BoundedBuffer { limit: most, ..BoundedBuffer::default() }).map(Self)
     }
 
     /// The next piece. False when nothing more is taken.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        let written = match self {
-            Self::Plain(sink) => sink.write_all(bytes),
-            Self::Gzip(decoder) => decoder.write_all(bytes),
-            Self::Deflate(decoder) => decoder.write_all(bytes),
-            Self::Brotli(decoder) => decoder.write_all(bytes),
-            Self::Zstd(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),
-        };
-        match written {
+        match self.0.push(bytes) {
             Ok(()) => Ok(true),
-            Err(_) if self.sink().truncated => Ok(false),
+            Err(_) if self.0.sink().truncated => Ok(false),
             Err(cause) => Err(cause),
         }
     }
 
     /// All of it. Fails where the body ended too early.
     pub(crate) fn finish(mut self) -> io::Result<BoundedBuffer> {
-        if self.sink().truncated {
-            return Ok(std::mem::take(self.sink_mut()));
+        if !self.0.sink().truncated
+            && let Err(cause) = self.0.finish()
+            && !self.0.sink().truncated
+        {
+            return Err(cause);
         }
-        let finished = match &mut self {
-            Self::Plain(_) => Ok(()),
-            Self::Gzip(decoder) => decoder.try_finish(),
-            Self::Deflate(decoder) => decoder.try_finish(),
-            Self::Brotli(decoder) => decoder.close(),
-            Self::Zstd(decoder) => decoder.finish(),
-        };
-        match finished {
-            Err(cause) if !self.sink().truncated => Err(cause),
-            _ => Ok(std::mem::take(self.sink_mut())),
-        }
-    }
-
-    fn sink(&self) -> &BoundedBuffer {
-        match self {
-            Self::Plain(sink) => sink,
-            Self::Gzip(decoder) => decoder.get_ref(),
-            Self::Deflate(decoder) => decoder.get_ref(),
-            Self::Brotli(decoder) => decoder.get_ref(),
-            Self::Zstd(decoder) => decoder.writer(),
-        }
-    }
-
-    fn sink_mut(&mut self) -> &mut BoundedBuffer {
-        match self {
-            Self::Plain(sink) => sink,
-            Self::Gzip(decoder) => decoder.get_mut(),
-            Self::Deflate(decoder) => decoder.get_mut(),
-            Self::Brotli(decoder) => decoder.get_mut(),
-            Self::Zstd(decoder) => decoder.writer_mut(),
-        }
+        Ok(std::mem::take(self.0.sink_mut()))
     }
 }

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::address_policy::{AddressPolicy, AddressRefusal};
-use crate::tls::{TlsClient, TlsSetupError, TlsTrust};
+use crate::tls::{HttpProtocol, TlsClient, TlsSetupError, TlsTrust};
 
 /// More addresses of one host are not tried.
 const MAX_ADDRESSES: usize = 4;
@@ -141,9 +141,26 @@ impl Dialer {
         let connecting = async {
             let stream = self.dial_any(target, within).await?;
             match is_encrypted {
-                true => Ok(Box::new(self.tls.handshake(stream, target.host).await?) as Box<dyn NetStream>),
+                true => Ok(Box::new(self.tls.handshake(stream, target.host, &[HttpProtocol::Http1]).await?)
+                    as Box<dyn NetStream>),
                 false => Ok(Box::new(stream) as Box<dyn NetStream>),
             }
+        };
+        timeout(within, connecting).await.unwrap_or(Err(DialError::Timeout))
+    }
+
+    /// An encrypted connection, and the protocol that the host chose among these.
+    pub async fn connect_with(
+        &self,
+        target: DialTarget<'_>,
+        protocols: &[HttpProtocol],
+        within: Duration,
+    ) -> Result<(Box<dyn NetStream>, HttpProtocol), DialError> {
+        let connecting = async {
+            let stream = self.dial_any(target, within).await?;
+            let stream = self.tls.handshake(stream, target.host, protocols).await?;
+            let chosen = HttpProtocol::negotiated(stream.get_ref().1.alpn_protocol());
+            Ok((Box::new(stream) as Box<dyn NetStream>, chosen))
         };
         timeout(within, connecting).await.unwrap_or(Err(DialError::Timeout))
     }

@@ -9,7 +9,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -213,13 +213,16 @@ impl HttpRequest {
 
 /// Passes on the request of another client, and the response as it comes. Their bodies and their time are up to the two
 /// ends: the caller drops the runtime with the client.
-pub async fn forward(stream: TcpStream, request: Request<Incoming>) -> Result<Response<Incoming>, hyper::Error> {
+pub async fn forward<B>(stream: TcpStream, request: Request<B>) -> Result<Response<Incoming>, hyper::Error>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+{
     let (mut sender, connection) = client(MAX_HEADER_BYTES).handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     sender.send_request(request).await
 }
 
-fn client(header_bytes: usize) -> http1::Builder {
+pub(crate) fn client(header_bytes: usize) -> http1::Builder {
     let mut client = http1::Builder::new();
     client.max_headers(MAX_HEADER_LINES).max_header_size(header_bytes);
     client

@@ -1,7 +1,7 @@
 //! TLS client: one configuration, made when it is first needed.
 //!
 //! A server proves its name or address with a certificate that leads to a trusted root. HTTP/1.1 is the only protocol that is
-//! offered.
+//! offered, unless the caller also speaks HTTP/2.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -22,6 +22,34 @@ pub enum TlsTrust {
     System,
     /// These and no others.
     Only(Vec<CertificateDer<'static>>),
+}
+
+/// A protocol that TLS negotiates (ALPN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpProtocol {
+    /// HTTP/2.
+    Http2,
+    /// HTTP/1.1, also where nothing was negotiated.
+    Http1,
+}
+
+impl HttpProtocol {
+    /// The identifiers of these, in the order of preference.
+    pub(crate) fn identifiers(offered: &[Self]) -> Vec<Vec<u8>> {
+        offered.iter().map(|protocol| protocol.identifier().to_vec()).collect()
+    }
+
+    /// The protocol that was negotiated.
+    pub(crate) fn negotiated(identifier: Option<&[u8]>) -> Self {
+        if identifier == Some(Self::Http2.identifier()) { Self::Http2 } else { Self::Http1 }
+    }
+
+    const fn identifier(self) -> &'static [u8] {
+        match self {
+            Self::Http2 => b"h2",
+            Self::Http1 => b"http/1.1",
+        }
+    }
 }
 
 /// Failed set-up of TLS.
@@ -49,11 +77,12 @@ impl TlsClient {
         self.config.get_or_init(|| client_config(&self.trust).map(Arc::new)).clone()
     }
 
-    /// Encrypts a connection to this host, whose certificate must be for it.
+    /// Encrypts a connection to this host, whose certificate must be for it. `protocols` are offered by ALPN.
     pub(crate) async fn handshake(
         &self,
         stream: TcpStream,
         host: &TargetHost,
+        protocols: &[HttpProtocol],
     ) -> Result<TlsStream<TcpStream>, DialError> {
         let name = match host {
             TargetHost::Name(name) => {
@@ -61,7 +90,9 @@ impl TlsClient {
             }
             TargetHost::Address(address) => ServerName::from(*address),
         };
-        TlsConnector::from(self.config()?).connect(name, stream).await.map_err(DialError::Tls)
+        let connector = TlsConnector::from(self.config()?);
+        let connecting = connector.with_alpn(HttpProtocol::identifiers(protocols)).connect(name, stream);
+        connecting.await.map_err(DialError::Tls)
     }
 }
 
@@ -77,7 +108,5 @@ fn client_config(trust: &TlsTrust) -> Result<ClientConfig, TlsSetupError> {
     let versions = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|cause| TlsSetupError::Config(cause.to_string()))?;
-    let mut config = versions.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    Ok(versions.with_root_certificates(roots).with_no_client_auth())
 }

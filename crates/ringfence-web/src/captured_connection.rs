@@ -7,12 +7,12 @@
 //!
 //! Not here: the proxy (`egress_proxy.rs`), and which name has which address (`name_table.rs`).
 
-use std::io;
+use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringfence_net::TargetHost;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, copy_bidirectional};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, copy_bidirectional, join};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -98,6 +98,18 @@ async fn serve_tls(
             return deny_access(&mut program).await;
         }
     };
+    if let Some(interceptor) = state.interceptor_for(&target) {
+        return match state.permit(&target).await {
+            Ok(()) => {
+                let (from_program, to_program) = program.into_split();
+                let program = join(Cursor::new(greeting.bytes).chain(from_program), to_program);
+                interceptor.serve(program, &target, state.recorder(authority.to_owned())).await;
+                Ok(())
+            }
+            Err(ProxyConnectError::Refused(_)) => deny_access(&mut program).await,
+            Err(ProxyConnectError::Failed(_)) => Ok(()),
+        };
+    }
     match state.connect(&target).await {
         Ok(mut upstream) => {
             upstream.write_all(&greeting.bytes).await?;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_net::{DialTarget, Dialer, NameResolver, NetStream, TlsTrust};
+use ringfence_net::{DialTarget, Dialer, HttpProtocol, NameResolver, NetStream, TlsTrust};
 use tokio::net::TcpStream;
 use url::Url;
 
@@ -46,6 +46,18 @@ impl WebConnector {
     pub(crate) async fn open(&self, target: &FetchTarget, within: Duration) -> Result<Box<dyn NetStream>, WebError> {
         let policy = target.address_policy(&self.private_hosts);
         let opened = self.dialer.connect(self.dial_target(target, &policy), target.is_encrypted(), within).await;
+        opened.map_err(|error| WebError::from_dial(error, target, within))
+    }
+
+    /// An encrypted connection, and the protocol that the host chose among these.
+    pub(crate) async fn open_encrypted(
+        &self,
+        target: &FetchTarget,
+        protocols: &[HttpProtocol],
+        within: Duration,
+    ) -> Result<(Box<dyn NetStream>, HttpProtocol), WebError> {
+        let policy = target.address_policy(&self.private_hosts);
+        let opened = self.dialer.connect_with(self.dial_target(target, &policy), protocols, within).await;
         opened.map_err(|error| WebError::from_dial(error, target, within))
     }
 

@@ -44,6 +44,8 @@ use crate::captured_connection::{CAPTURED_PORTS, serve_captured};
 use crate::connector::WebConnector;
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
+use crate::interception_record::InterceptionRecorder;
+use crate::interceptor::{InterceptionObserver as _, TlsInterceptor};
 use crate::name_server;
 use crate::name_table::NameTable;
 use crate::private_hosts::PrivateHosts;
@@ -76,11 +78,18 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct EgressProxy {
     net: Arc<WebConnector>,
     captured_ports: BTreeSet<u16>,
+    interceptor: Option<Arc<TlsInterceptor>>,
 }
 
 impl EgressProxy {
     pub fn new(net: Arc<WebConnector>) -> Self {
-        Self { net, captured_ports: CAPTURED_PORTS.into_iter().collect() }
+        Self { net, captured_ports: CAPTURED_PORTS.into_iter().collect(), interceptor: None }
+    }
+
+    /// The same, with TLS ended outside of the jail for the hosts of the interceptor.
+    #[must_use]
+    pub fn with_interceptor(self, interceptor: Arc<TlsInterceptor>) -> Self {
+        Self { interceptor: Some(interceptor), ..self }
     }
 
     /// Opens further ports for names, such as those that rules name, besides the usual ones. There are no more than some
@@ -111,6 +120,7 @@ impl EgressProxy {
         let (asks, asked) = channel();
         let state = Arc::new(ProxyState {
             net: Arc::clone(&self.net),
+            interceptor: self.interceptor.clone(),
             hosts,
             attempts: Mutex::new(asks),
             connect_timeout: cx.limits.fetch_connect_time,
@@ -202,6 +212,7 @@ enum ProxyHosts {
 #[derive(Debug)]
 pub(crate) struct ProxyState {
     net: Arc<WebConnector>,
+    interceptor: Option<Arc<TlsInterceptor>>,
     hosts: ProxyHosts,
     attempts: Mutex<Sender<ConnectionAttempt>>,
     connect_timeout: Duration,
@@ -339,6 +350,9 @@ async fn handle_request(
     state: Arc<ProxyState>,
     slot: ProxyConnectionPermit,
 ) -> ProxyResponse {
+    if let Some(refused) = state.check_tripwire(&request, entrance) {
+        return refused;
+    }
     let asked = match entrance {
         ProxyIngress::Proxy => proxy_target(&request, &state.net),
         ProxyIngress::Loopback(authority) | ProxyIngress::Captured(authority) => {
@@ -355,6 +369,10 @@ async fn handle_request(
             return state.refuse(authority, &error).await;
         }
     };
+    let ends_tls = request.method() == Method::CONNECT;
+    if let Some(interceptor) = state.interceptor_for(&asked).filter(|_| ends_tls) {
+        return intercept(request, asked, interceptor, state, slot).await;
+    }
     let upstream = match state.connect(&asked).await {
         Ok(upstream) => upstream,
         Err(ProxyConnectError::Refused(why)) => return text_response(StatusCode::FORBIDDEN, &why),
@@ -371,9 +389,31 @@ async fn handle_request(
             Response::new(Either::Left(Full::default()))
         }
         false => {
-            forward(request, upstream, &asked).await.unwrap_or_else(|why| text_response(StatusCode::BAD_GATEWAY, &why))
+            let answer = forward(request, upstream, &asked, &state).await;
+            answer.unwrap_or_else(|why| text_response(StatusCode::BAD_GATEWAY, &why))
         }
     }
+}
+
+/// Hands the connection of a program over to the interceptor, once it is permitted and recorded.
+async fn intercept(
+    request: Request<Incoming>,
+    target: FetchTarget,
+    interceptor: Arc<TlsInterceptor>,
+    state: Arc<ProxyState>,
+    slot: ProxyConnectionPermit,
+) -> ProxyResponse {
+    if let Err(ProxyConnectError::Refused(why) | ProxyConnectError::Failed(why)) = state.permit(&target).await {
+        return text_response(StatusCode::FORBIDDEN, &why);
+    }
+    let events = state.recorder(target.authority());
+    tokio::spawn(async move {
+        if let Ok(upgraded) = hyper::upgrade::on(request).await {
+            interceptor.serve(TokioIo::new(upgraded), &target, events).await;
+        }
+        drop(slot);
+    });
+    Response::new(Either::Left(Full::default()))
 }
 
 /// The target of a request: a tunnel to a host, or a URL of one.
@@ -404,28 +444,55 @@ pub(crate) enum ProxyConnectError {
 }
 
 impl ProxyState {
+    /// Refuses a request that has the placeholder of a credential where it can be read.
+    fn check_tripwire(&self, request: &Request<Incoming>, entrance: &ProxyIngress) -> Option<ProxyResponse> {
+        let interceptor = self.interceptor.as_ref()?;
+        let place = interceptor.tripwire(request.uri(), request.headers())?;
+        let host = request.uri().host().unwrap_or_default();
+        let authority = match entrance {
+            ProxyIngress::Loopback(authority) | ProxyIngress::Captured(authority) => authority.clone(),
+            ProxyIngress::Proxy if interceptor.is_in_name(host) => "(a name with a placeholder)".to_owned(),
+            ProxyIngress::Proxy => host.chars().take(300).collect(),
+        };
+        self.recorder(authority).on_tripwire(&place);
+        Some(text_response(StatusCode::FORBIDDEN, &TlsInterceptor::tripwire_text(place)))
+    }
+
+    /// The interceptor, if it ends TLS for a host.
+    pub(crate) fn interceptor_for(&self, target: &FetchTarget) -> Option<Arc<TlsInterceptor>> {
+        self.interceptor.as_ref().filter(|interceptor| interceptor.intercepts_target(target)).map(Arc::clone)
+    }
+
+    /// The interceptor, for what is not encrypted.
+    pub(crate) fn interceptor(&self) -> Option<&Arc<TlsInterceptor>> {
+        self.interceptor.as_ref()
+    }
+
+    pub(crate) fn recorder(&self, authority: String) -> Arc<InterceptionRecorder> {
+        Arc::new(InterceptionRecorder::new(authority, self.attempts.lock().clone()))
+    }
+
     /// A connection, once it is recorded.
     pub(crate) async fn connect(&self, target: &FetchTarget) -> Result<TcpStream, ProxyConnectError> {
-        let access = host_access(target);
-        match &self.hosts {
-            ProxyHosts::Granted(grants) => {
-                let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
-                let refused = (!grants.contains(&grant)).then(|| {
-                    let message = format!("the run may not reach `{}`; list it in `network`", target.authority());
-                    ToolError::new(ErrorKind::Network, message)
-                });
-                let why = refused.as_ref().map(|refused| refused.message.clone());
-                self.record_attempt(access, refused).await?;
-                if let Some(why) = why {
-                    return Err(ProxyConnectError::Refused(why));
-                }
-            }
-            ProxyHosts::Judged(_) => self.decide_attempt(access).await?,
-        }
+        self.permit(target).await?;
         self.net.dial(target, self.connect_timeout).await.map_err(|error| match error {
             WebError::NotPublic { .. } => ProxyConnectError::Refused(error.to_string()),
             _ => ProxyConnectError::Failed(error.to_string()),
         })
+    }
+
+    /// Fails unless the host may be reached. The request is recorded either way.
+    pub(crate) async fn permit(&self, target: &FetchTarget) -> Result<(), ProxyConnectError> {
+        let access = host_access(target);
+        let ProxyHosts::Granted(grants) = &self.hosts else { return self.decide_attempt(access).await };
+        let grant = ProxyHostGrant { host: target.host().clone(), port: target.port() };
+        let refused = (!grants.contains(&grant)).then(|| {
+            let message = format!("the run may not reach `{}`; list it in `network`", target.authority());
+            ToolError::new(ErrorKind::Network, message)
+        });
+        let why = refused.as_ref().map(|refused| refused.message.clone());
+        self.record_attempt(access, refused).await?;
+        why.map_or(Ok(()), |why| Err(ProxyConnectError::Refused(why)))
     }
 
     /// Records a refused request.

@@ -3,10 +3,13 @@
 //! Every connection goes by `connector.rs`, which says which addresses may be reached. Nothing here decides whether a host may
 //! be asked: the kernel's policy does, before anything is looked up.
 
+mod answer_filter;
 mod blocking;
+mod ca_environment;
 mod captured_connection;
 mod client_hello;
 mod connector;
+mod credential;
 mod dns_message;
 mod egress_proxy;
 mod endpoint;
@@ -16,25 +19,41 @@ mod fetch_target;
 mod fuzz;
 mod html;
 mod http_client;
+mod intercepted_connection;
+mod interception_record;
+mod interceptor;
+mod leak_scanner;
 mod name_server;
 mod name_table;
 mod private_hosts;
 mod proxy_forward;
+mod request_body;
+mod request_guard;
+mod request_path;
 mod response_body;
+mod run_ca;
 mod search_engine;
 mod tls_greeting;
 mod web_fetch;
 mod web_search;
+mod websocket_relay;
 
 use std::sync::Arc;
 
 use ringfence_kernel::{DuplicateToolError, ToolRegistry};
 
+pub use ca_environment::{CA_VARIABLES_TO_REMOVE, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
 pub use connector::WebConnector;
+pub use credential::{
+    CredentialBinding, CredentialError, CredentialHeader, HostPathRule, SecretText, placeholder_like,
+};
 pub use egress_proxy::EgressProxy;
 pub use endpoint::{EndpointRequest, HttpEndpoint, HttpResponseHead};
+pub use interceptor::{InterceptionObserver, InterceptorError, RequestRecorded, TlsInterceptor};
 pub use private_hosts::PrivateHosts;
+pub use request_path::PathPatternError;
 pub use ringfence_net::{NameResolver, SystemResolver, TlsTrust};
+pub use run_ca::{RunCaError, RunCertificateAuthority};
 pub use search_engine::{SearchEngine, SearchEngineKind, WebApiKey};
 
 use web_search::SearchBackend;

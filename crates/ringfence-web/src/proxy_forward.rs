@@ -10,6 +10,7 @@ use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri};
 use tokio::net::TcpStream;
 
+use crate::egress_proxy::ProxyState;
 use crate::fetch_target::FetchTarget;
 
 /// Headers between two machines, which go no further.
@@ -39,20 +40,27 @@ pub(crate) async fn forward(
     mut request: Request<Incoming>,
     upstream: TcpStream,
     target: &FetchTarget,
+    state: &ProxyState,
 ) -> Result<ProxyResponse, String> {
     *request.uri_mut() = target.path_and_query().parse::<Uri>().map_err(|_| "the path cannot be sent".to_owned())?;
     strip_hop_by_hop(request.headers_mut());
     let host = HeaderValue::from_str(&target.host_header()).map_err(|_| "the host cannot be sent".to_owned())?;
     request.headers_mut().insert(HOST, host);
     // Its connection ends with that of the program, whose runtime it is in.
-    let answer = ringfence_net::forward(upstream, request).await;
+    let answer = match state.interceptor() {
+        Some(interceptor) => {
+            let events = state.recorder(target.authority());
+            ringfence_net::forward(upstream, request.map(|body| interceptor.guard_body(body, events))).await
+        }
+        None => ringfence_net::forward(upstream, request).await,
+    };
     let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
     strip_hop_by_hop(answer.headers_mut());
     Ok(answer.map(Either::Right))
 }
 
 /// Removes hop-by-hop headers.
-fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
+pub(crate) fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all("connection")
         .iter()

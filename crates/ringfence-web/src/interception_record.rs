@@ -1,0 +1,92 @@
+//! Audit records of intercepted connections: each request by method and path, each tripwire and each cut answer.
+//!
+//! A request is sent once it is on record. A tripwire, a refused request and a cut answer are refusals, which are recorded too.
+//!
+//! Not here: records of connections (`egress_proxy.rs`).
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use ringfence_kernel::{
+    ConnectionAttempt, ErrorKind, NET_MOUNT, PolicyAction, PolicyResource, ResourceAccess, ToolError,
+};
+use tokio::sync::oneshot;
+
+use crate::interceptor::{InterceptionObserver, RequestRecorded};
+
+/// Records what happens on the connections to one host.
+#[derive(Debug)]
+pub(crate) struct InterceptionRecorder {
+    /// `host:port`.
+    authority: String,
+    attempts: Sender<ConnectionAttempt>,
+}
+
+impl InterceptionRecorder {
+    pub(crate) fn new(authority: String, attempts: Sender<ConnectionAttempt>) -> Self {
+        Self { authority, attempts }
+    }
+
+    fn access(&self, details: &str) -> ResourceAccess {
+        let separator = if details.is_empty() { "" } else { " " };
+        let resource = PolicyResource {
+            mount: Arc::from(NET_MOUNT),
+            display_path: format!("{}{separator}{details}", self.authority),
+            requested_path: self.authority.clone(),
+            ..PolicyResource::default()
+        };
+        ResourceAccess { action: PolicyAction::Fetch, resource }
+    }
+
+    /// Hands a record over, and returns when it is made. `None`: the run has ended.
+    fn record(&self, details: &str, refused: Option<String>) -> Option<oneshot::Receiver<()>> {
+        let (go, goes) = oneshot::channel();
+        let refused = refused.map(|why| ToolError::new(ErrorKind::Network, why));
+        let attempt = ConnectionAttempt::new(self.access(details), refused, move || {
+            // The receiver may be gone.
+            let _ = go.send(());
+        });
+        self.attempts.send(attempt).ok().map(|()| goes)
+    }
+}
+
+fn request_details(method: &str, path: &str, credential: Option<&str>) -> String {
+    match credential {
+        Some(name) => format!("{method} {path} with credential `{name}`"),
+        None => format!("{method} {path}"),
+    }
+}
+
+impl InterceptionObserver for InterceptionRecorder {
+    fn on_request(&self, method: &str, path: &str, credential: Option<&str>) {
+        self.record(&request_details(method, path, credential), None);
+    }
+
+    fn on_tripwire(&self, place: &str) {
+        self.record("", Some(format!("the placeholder of a credential was in the {place} of a request")));
+    }
+
+    fn on_redaction(&self, place: &str) {
+        let why = format!("the answer was cut: its {place} contained a credential, or could not be checked for one");
+        self.record("", Some(why));
+    }
+
+    fn on_refusal(&self, method: &str, path: &str, reason: &str) {
+        self.record(&request_details(method, path, None), Some(reason.to_owned()));
+    }
+
+    fn record_request<'a>(
+        &'a self,
+        method: &'a str,
+        path: &'a str,
+        credential: Option<&'a str>,
+    ) -> RequestRecorded<'a> {
+        let recorded = self.record(&request_details(method, path, credential), None);
+        Box::pin(async move {
+            match recorded {
+                Some(recorded) => recorded.await.is_ok(),
+                None => false,
+            }
+        })
+    }
+}
