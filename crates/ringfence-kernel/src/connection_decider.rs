@@ -123,6 +123,9 @@ impl<'a> ConnectionDecider<'a> {
         if let Some(refusal) = &attempt.refusal {
             return ConnectionDecision::Refuse(refusal.clone());
         }
+        if !attempt.is_undecided() {
+            return ConnectionDecision::Allow(None);
+        }
         let host = attempt.host();
         let mut questions = self.questions.borrow_mut();
         let answer = |verdict: &Verdict| {

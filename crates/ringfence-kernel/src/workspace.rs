@@ -238,6 +238,12 @@ impl ConnectionAttempt {
         &self.access.resource.display_path
     }
 
+    /// Whether nobody has decided about it yet. Others are only recorded, such as a request on a connection that was
+    /// decided before.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.is_undecided
+    }
+
     /// Records it, and lets it go ahead. Without a record it is not made. One that is undecided is refused: nothing here
     /// decides about it.
     pub fn record(self, cx: &CallContext<'_>) {

@@ -83,6 +83,28 @@ async fn run(test_host: &TestHost) {
     assert_eq!(reply.error_kind(), None, "{}", reply.text);
 }
 
+/// A request on a connection that was decided about before has a path in its record, which no rule about hosts knows.
+#[tokio::test]
+async fn an_attempt_that_was_decided_is_only_recorded() {
+    let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
+        let decider = ConnectionDecider::with_hold_time(cx, LONG);
+        let resource = PolicyResource {
+            mount: Arc::from(NET_MOUNT),
+            requested_path: "ask.org:443".to_owned(),
+            display_path: "ask.org:443 POST /v1".to_owned(),
+            ..PolicyResource::default()
+        };
+        let outcomes = Arc::clone(&channel.outcomes);
+        let access = ResourceAccess { action: PolicyAction::Fetch, resource };
+        let go = move || outcomes.lock().unwrap().push(("request".to_owned(), Ok(())));
+        channel.attempts.lock().unwrap().push_back(ConnectionAttempt::new(access, None, go));
+        channel.wait_for(&decider, 1);
+    });
+    run(&test_host).await;
+    assert_eq!(test_host.trace.lines(), ["begin a", "reached ask.org:443 POST /v1", "end ok a"]);
+    assert_eq!(test_host.approver.count(), 0);
+}
+
 #[tokio::test]
 async fn rules_decide_about_each_connection_and_every_one_is_recorded_first() {
     let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
