@@ -256,6 +256,7 @@ fn ringfence_jail(name: &'static str, pool: u32, workspace: &Path) -> BenchSandb
             output: OutputCapture::Separate,
             directory_report: None,
             network: None,
+            wrapped: None,
         };
         let ended = sandbox.run(&job, &NullObserver).expect("a run");
         assert_eq!(ended.exit_code, 0, "{}", ended.stderr.text());

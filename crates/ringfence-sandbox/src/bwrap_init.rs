@@ -15,7 +15,7 @@ use rustix::process::{DumpableBehavior, PidfdFlags, getpid, pidfd_open, set_dump
 
 use crate::bwrap::{JailBackend, mount_path};
 use crate::init::{LimitMonitor, kill_and_reap_all, more_streams, open_egress, reap, wait_for_start};
-use crate::lockdown::{self, drop_capabilities};
+use crate::lockdown::{self, ProgramSession, drop_capabilities};
 use crate::memory_monitor::ProcessSource;
 use crate::protocol::{RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::resolve_beneath;
@@ -98,7 +98,7 @@ impl PreparedProgram {
     fn start(filter: &SeccompFilters, socket: OwnedFd, theirs: &OwnedFd, ended: OwnedFd) -> Result<Self, SetupError> {
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(SetupStep::Start.failed())? {
-            ForkResult::Child => lockdown::run_child(theirs, &[], filter, JailBackend::Bwrap),
+            ForkResult::Child => lockdown::run_child(theirs, &[], filter, JailBackend::Bwrap, ProgramSession::Own),
             ForkResult::Parent(child) => Ok(Self { program: child.pid, socket, sigchld_fd: ended }),
         }
     }
@@ -123,6 +123,7 @@ impl PreparedProgram {
             self.program,
             &self.sigchld_fd,
             LimitMonitor::new(spec, ProcessSource::JailProc, JailBackend::Bwrap, requests),
+            None,
         ))
     }
 }

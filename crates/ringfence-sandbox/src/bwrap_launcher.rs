@@ -25,7 +25,9 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use crate::bwrap::{BwrapBinary, BwrapSpec, MaskKind, mount_path};
 use crate::bwrap_init;
 use crate::mounts::SYSTEM_DIRS;
-use crate::protocol::{JailUser, MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerRequest, read_paths};
+use crate::protocol::{
+    IdMapping, JailUser, MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerRequest, read_paths,
+};
 use crate::run_mounts::resolve_beneath;
 use crate::spawner::{refuse, refuse_all, reply_ready, run_as, take_socket};
 use crate::sys::{self, ForkResult};
@@ -142,7 +144,7 @@ impl<'a> BwrapLauncher<'a> {
         let Some(reply) = descriptors.next() else { return };
         match request {
             // `bwrap` shares no network.
-            Ok(SpawnerRequest::Create { name, identity, network: _ }) => {
+            Ok(SpawnerRequest::Create { name, identity: IdMapping { outside: identity, .. }, .. }) => {
                 self.pending.insert(name, PendingLaunch { identity, reply, procs_files: descriptors.collect() });
             }
             Ok(SpawnerRequest::Ping) => reply_ready(&reply),

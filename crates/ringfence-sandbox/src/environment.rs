@@ -8,10 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::etc;
 use crate::toolchains::Toolchain;
+use crate::wrapped::WrappedUser;
 
 /// Inside the jail; made with the mount of `/tmp`.
 pub(crate) const HOME: &str = "/tmp/home";
@@ -165,7 +167,46 @@ pub(crate) fn run_environment(
             CString::new(format!("{name}={value}")).map_err(|_| RunEnvironmentError::NulByte(name.to_owned()))
         })
         .collect();
-    let strings = strings?;
+    within_total(strings?)
+}
+
+/// All variables of a wrapped program: the caller's, over the few without which it would not find its programs and its
+/// home. Nothing is refused, because the caller is not an agent.
+pub(crate) fn wrapped_environment(
+    caller: &BTreeMap<String, String>,
+    user: &WrappedUser,
+    toolchains: &[Toolchain],
+    has_egress: bool,
+) -> Result<Vec<CString>, RunEnvironmentError> {
+    let own = [
+        ("PATH", search_path(toolchains).into_bytes()),
+        ("HOME", user.home.as_os_str().as_bytes().to_vec()),
+        ("USER", user.name.as_bytes().to_vec()),
+        ("LOGNAME", user.name.as_bytes().to_vec()),
+        ("SHELL", user.shell.as_os_str().as_bytes().to_vec()),
+        ("TMPDIR", b"/tmp".to_vec()),
+    ];
+    let mut all: BTreeMap<&str, Vec<u8>> = own.into_iter().collect();
+    all.extend(toolchain_variables(toolchains, has_egress).map(|(name, value)| (name, value.into_bytes())));
+    let caller = with_proxy_vars(caller, has_egress);
+    for (name, value) in &caller {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(RunEnvironmentError::InvalidName(name.escape_debug().take(64).collect()));
+        }
+        all.insert(name, value.clone().into_bytes());
+    }
+    let strings = all.into_iter().map(|(name, value)| {
+        if name.len() + value.len() + "=\0".len() > MAX_VALUE_BYTES {
+            return Err(RunEnvironmentError::ValueTooLong(name.chars().take(64).collect()));
+        }
+        CString::new([name.as_bytes(), b"=", &value].concat())
+            .map_err(|_| RunEnvironmentError::NulByte(name.to_owned()))
+    });
+    within_total(strings.collect::<Result<_, _>>()?)
+}
+
+/// Refuses what the kernel would.
+fn within_total(strings: Vec<CString>) -> Result<Vec<CString>, RunEnvironmentError> {
     let altogether: usize = strings.iter().map(|string| string.as_bytes_with_nul().len()).sum();
     if altogether > MAX_TOTAL_BYTES { Err(RunEnvironmentError::TotalTooLarge) } else { Ok(strings) }
 }

@@ -17,15 +17,20 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::bwrap::JailBackend;
 use crate::environment::PROXY_PORT;
-use crate::jail::{self, JailNetwork, JailRoot};
+use crate::jail::{self, JailBlueprint, JailRoot};
 use crate::lock_budget::FileLockBudget;
-use crate::lockdown::{self, drop_capabilities};
-use crate::memory_monitor::{MemoryMonitor, ProcessSource};
+use crate::lockdown::{self, ProgramSession, drop_capabilities};
+use crate::memory_monitor::{MemoryMonitor, ProcessSource, memory_mounts};
 use crate::name_network::open_name_network;
-use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, RunSpec, SetupError, SetupStep, SpawnerReply};
+use crate::program_control::ProgramControl;
+use crate::protocol::{
+    JailKind, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, RunSpec, SetupError, SetupStep, SpawnerReply,
+};
 use crate::run_mounts::{self, JailOverlay};
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ForkResult};
+use crate::terminal::{JailTerminal, TerminalSize};
+use crate::wrapped_mounts;
 
 /// Loopback addresses of the host that one run can reach.
 const MAX_LISTENERS: usize = 63;
@@ -36,7 +41,7 @@ pub(crate) fn run_init(
     reply: &OwnedFd,
     cgroup_fds: &[OwnedFd],
     filter: &SeccompFilters,
-    network: JailNetwork,
+    blueprint: &JailBlueprint,
 ) -> ! {
     // Descriptors of the spawner are closed here.
     let kept: Vec<BorrowedFd<'_>> = [socket, reply].into_iter().chain(cgroup_fds).map(AsFd::as_fd).collect();
@@ -46,14 +51,15 @@ pub(crate) fn run_init(
     // Where the machine is short of memory, it is to end what runs in a jail before anything else. A process may always say
     // that of itself and of what it starts; there is no `/proc` here where a container refuses one.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let ready = jail::build_root(network).and_then(|furnished| PreparedJail::new(furnished, cgroup_fds, filter));
+    let mut ready = jail::build_root(blueprint)
+        .and_then(|furnished| PreparedJail::new(furnished, cgroup_fds, filter, blueprint.kind));
 
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     let Ok((bytes, descriptors)) = sys::receive(socket.as_fd(), &mut buffer) else { sys::exit() };
     if bytes.is_empty() {
         sys::exit();
     }
-    let end = ready.as_ref().map_err(|setup_error| *setup_error).and_then(|ready| ready.run(descriptors, &reply));
+    let end = ready.as_mut().map_err(|setup_error| *setup_error).and_then(|ready| ready.run(descriptors, &reply));
     let end = end.unwrap_or_else(|setup_error| {
         kill_and_reap_all();
         SpawnerReply::Failed(setup_error)
@@ -66,7 +72,9 @@ pub(crate) fn run_init(
 /// A jail that is finished, with the process in it that will be the program.
 struct PreparedJail {
     root: JailRoot,
-    overlay: JailOverlay,
+    /// Nothing for a wrapped program, whose layers are on disk.
+    overlay: Option<JailOverlay>,
+    terminal: Option<JailTerminal>,
     program: Pid,
     /// To that process.
     socket: OwnedFd,
@@ -75,22 +83,37 @@ struct PreparedJail {
 }
 
 impl PreparedJail {
-    fn new(furnished: JailRoot, cgroup_fds: Vec<OwnedFd>, filter: &SeccompFilters) -> Result<Self, SetupError> {
+    fn new(
+        furnished: JailRoot,
+        cgroup_fds: Vec<OwnedFd>,
+        filter: &SeccompFilters,
+        kind: JailKind,
+    ) -> Result<Self, SetupError> {
         let failed = || SetupStep::Start.failed::<Errno>();
-        let layer = JailOverlay::new().map_err(SetupStep::Layer.failed())?;
+        let layer = match kind {
+            JailKind::Tool => Some(JailOverlay::new().map_err(SetupStep::Layer.failed())?),
+            JailKind::Wrapped | JailKind::WrappedOnTerminal => None,
+        };
+        // Before the program's process, which inherits it as its controlling terminal.
+        let (terminal, session) = match kind {
+            JailKind::WrappedOnTerminal => {
+                (Some(JailTerminal::open().map_err(SetupStep::Terminal.failed())?), ProgramSession::OnTerminal)
+            }
+            JailKind::Tool | JailKind::Wrapped => (None, ProgramSession::Own),
+        };
         let (socket, theirs) = sys::message_pair().map_err(failed())?;
         let ended = sys::sigchld_fd().map_err(failed())?;
         // SAFETY: this process has one thread.
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
-            ForkResult::Child => lockdown::run_child(&theirs, &cgroup_fds, filter, JailBackend::Native),
+            ForkResult::Child => lockdown::run_child(&theirs, &cgroup_fds, filter, JailBackend::Native, session),
             ForkResult::Parent(child) => {
-                Ok(Self { root: furnished, overlay: layer, program: child.pid, socket, sigchld_fd: ended })
+                Ok(Self { root: furnished, overlay: layer, terminal, program: child.pid, socket, sigchld_fd: ended })
             }
         }
     }
 
     /// One order, with its descriptors: the order itself, and those that it says.
-    fn run(&self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<SpawnerReply, SetupError> {
+    fn run(&mut self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<SpawnerReply, SetupError> {
         let failed = || SetupStep::Order.failed::<Errno>();
         let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         // Open until this process ends, and the way with it.
@@ -99,10 +122,16 @@ impl PreparedJail {
             false => None,
         };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
-        run_mounts::mount_workspace(&spec, shown, &self.overlay, &self.root.hidden_root)?;
-        let streams = [text, output, errors].into_iter().chain(more_streams(&spec, shown));
+        self.mount(&spec, shown)?;
+        let streams: Vec<&OwnedFd> = match (&self.terminal, terminal_size(&spec)) {
+            (Some(terminal), Some(size)) => {
+                terminal.prepare(size, self.program).map_err(SetupStep::Terminal.failed())?;
+                vec![text, terminal.slave(), terminal.slave(), terminal.slave()]
+            }
+            _ => [text, output, errors].into_iter().chain(more_streams(&spec, shown)).collect(),
+        };
         // If it is gone, it reported why.
-        let _ = sys::send(self.socket.as_fd(), b"o", &streams.map(AsFd::as_fd).collect::<Vec<_>>());
+        let _ = sys::send(self.socket.as_fd(), b"o", &streams.into_iter().map(AsFd::as_fd).collect::<Vec<_>>());
         // Among them the pipes, which must close with the program.
         drop(descriptors);
         drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
@@ -111,7 +140,11 @@ impl PreparedJail {
             return Ok(SpawnerReply::ProgramNotFound);
         };
         let started = SpawnerReply::Started { proc: self.root.has_proc };
-        let _ = started.send(reply.as_fd(), &[self.overlay.upper.as_fd()]);
+        let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
+        let given = self.terminal.as_ref().map(JailTerminal::master).or(upper);
+        let _ = started.send(reply.as_fd(), given.as_slice());
+        let terminal = self.terminal.take().map(JailTerminal::into_program_side);
+        let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
         let processes = if self.root.has_proc {
             ProcessSource::JailProc
         } else {
@@ -121,8 +154,21 @@ impl PreparedJail {
             self.program,
             &self.sigchld_fd,
             LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next()),
+            control,
         ))
     }
+
+    fn mount(&self, spec: &RunSpec, shown: &[OwnedFd]) -> Result<(), SetupError> {
+        match (&spec.wrapped, &self.overlay) {
+            (Some(wrapped), None) => wrapped_mounts::mount_place(spec, wrapped, shown, &self.root),
+            (None, Some(overlay)) => run_mounts::mount_workspace(spec, shown, overlay, &self.root.hidden_root),
+            _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
+        }
+    }
+}
+
+fn terminal_size(spec: &RunSpec) -> Option<TerminalSize> {
+    spec.wrapped.as_ref().and_then(|wrapped| wrapped.terminal)
 }
 
 /// Listens for the jail's programs, and hands the sockets over to the proxy outside: the proxy's first, then one for
@@ -178,7 +224,8 @@ impl WantedSockets {
 /// Its standard input and its report of the final directory, behind what is shown to it.
 pub(crate) fn more_streams<'a>(spec: &RunSpec, shown: &'a [OwnedFd]) -> &'a [OwnedFd] {
     let count = usize::from(spec.has_stdin) + usize::from(spec.reports_directory);
-    shown.get(spec.mounts.len()..spec.mounts.len() + count).unwrap_or_default()
+    let first = spec.directory_count();
+    shown.get(first..first + count).unwrap_or_default()
 }
 
 /// Waits until the program runs, behind every isolation. Returns the descriptors that came with the message: the
@@ -220,21 +267,26 @@ impl<'a> LimitMonitor<'a> {
         requests: Option<OwnedFd>,
     ) -> Self {
         let own_proc = matches!(processes, ProcessSource::JailProc);
-        let watch = || MemoryMonitor::new(spec.limits.memory_bytes, processes, backend);
+        let watch = || MemoryMonitor::new(spec.limits.memory_bytes, processes, memory_mounts(spec, backend));
         let memory = (!spec.memory_by_cgroup).then(watch);
         let locks = FileLockBudget::within(spec.limits.memory_bytes);
         Self { memory, locks, requests, cpu: spec.limits.cpu.max(Duration::from_secs(1)), own_proc }
     }
 
     /// Until a child ended, or there is something to do about memory.
-    fn wait(&mut self, ended: &OwnedFd) {
+    fn wait(&mut self, ended: &OwnedFd, control: Option<&mut ProgramControl<'_>>) {
         let every = self.memory.as_ref().map(|memory| Timespec::try_from(memory.next_count()).unwrap_or_default());
         let mut watched = vec![PollFd::new(ended, PollFlags::IN)];
         watched.extend(self.requests.as_ref().map(|requests| PollFd::new(requests, PollFlags::IN)));
+        let (commands, commands_at) = (control.as_ref().and_then(|control| control.socket()), watched.len());
+        watched.extend(commands.as_ref().map(|commands| PollFd::new(commands, PollFlags::IN)));
         let _ = poll(&mut watched, every.as_ref());
         let ready: Vec<bool> = watched.iter().map(|one| !one.revents().is_empty()).collect();
         if ready.first() == Some(&true) {
             let _ = rustix::io::read(ended, &mut [0; 1024]);
+        }
+        if let Some(control) = control.filter(|_| ready.get(commands_at) == Some(&true)) {
+            control.follow_command();
         }
         if ready.get(1) == Some(&true) {
             self.answer_request();
@@ -263,11 +315,22 @@ impl<'a> LimitMonitor<'a> {
 }
 
 /// Reaps whatever ends, until the program has, then kills and reaps the rest.
-pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: LimitMonitor<'_>) -> SpawnerReply {
+pub(crate) fn reap(
+    program: Pid,
+    ended: &OwnedFd,
+    mut bounds: LimitMonitor<'_>,
+    mut control: Option<ProgramControl<'_>>,
+) -> SpawnerReply {
+    let options = control.as_ref().map_or(WaitOptions::empty(), ProgramControl::wait_options) | WaitOptions::NOHANG;
     let mut beyond = None;
     let status = loop {
         let cpu = if bounds.own_proc { cpu_time_at_exit(program) } else { None };
-        match wait(WaitOptions::NOHANG) {
+        match wait(options) {
+            Ok(Some((pid, status))) if status.stopped() => {
+                if let Some(control) = &mut control {
+                    control.report_stop(pid);
+                }
+            }
             Ok(Some((pid, status))) if pid == program => {
                 let status = match status.terminating_signal() {
                     Some(signal) => ProgramStatus::Killed(signal),
@@ -280,7 +343,7 @@ pub(crate) fn reap(program: Pid, ended: &OwnedFd, mut bounds: LimitMonitor<'_>) 
                 break status;
             }
             Ok(Some(_)) => {}
-            Ok(None) => bounds.wait(ended),
+            Ok(None) => bounds.wait(ended, control.as_mut()),
             // The program was our child, and no other process reaps it.
             Err(_) => break ProgramStatus::Killed(libc::SIGKILL),
         }

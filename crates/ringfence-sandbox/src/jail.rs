@@ -21,7 +21,7 @@ use crate::mounts::{
     EMPTY_DIR, EMPTY_FILE, IMAGE, MASKED_PROC_PATHS, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, devpts,
     max_inodes, pivot_into, procfs, tmpfs,
 };
-use crate::protocol::{JailUser, SetupError, SetupStep};
+use crate::protocol::{IdMapping, JailKind, JailUser, SetupError, SetupStep};
 use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};
 
 /// Namespaces of every jail.
@@ -47,15 +47,8 @@ const USER_SYSCTLS: [(&str, &str); 2] = [
 pub(crate) const NETWORK_SYSCTLS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 262144"), ("net/ipv4/tcp_wmem", "4096 16384 131072")];
 
-/// User and group of the program inside the jail.
-const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
-
-/// One user and one group that a user namespace has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IdMapping {
-    pub(crate) inside: JailUser,
-    pub(crate) outside: JailUser,
-}
+/// User and group of a tool's program inside the jail.
+pub(crate) const INSIDE_USER: JailUser = JailUser { uid: etc::UID, gid: etc::GID };
 
 /// The network of a jail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +58,21 @@ pub(crate) enum JailNetwork {
     Shared,
 }
 
-/// A first process in the namespaces of a new jail, whose program is this user to the host.
-pub(crate) fn clone_init(identity: JailUser, network: JailNetwork) -> Result<ForkResult, SetupError> {
-    let namespaces = match network {
+/// Properties that a jail has before its program is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JailBlueprint {
+    pub(crate) identity: IdMapping,
+    pub(crate) network: JailNetwork,
+    pub(crate) kind: JailKind,
+}
+
+/// A first process in the namespaces of a new jail.
+pub(crate) fn clone_init(blueprint: &JailBlueprint) -> Result<ForkResult, SetupError> {
+    let namespaces = match blueprint.network {
         JailNetwork::Own => NAMESPACES,
         JailNetwork::Shared => NAMESPACES & !libc::CLONE_NEWNET,
     };
-    clone_with_id_map(namespaces, IdMapping { inside: INSIDE_USER, outside: identity })
+    clone_with_id_map(namespaces, blueprint.identity)
 }
 
 /// Clones a process into namespaces of its own, with its user mapped when this returns there. The new process is still
@@ -133,15 +134,16 @@ pub(crate) struct JailRoot {
 }
 
 /// In the first process of a new jail: becomes its user, and builds its root.
-pub(crate) fn build_root(network: JailNetwork) -> Result<JailRoot, SetupError> {
-    let (uid, gid) = (Uid::from_raw(etc::UID), Gid::from_raw(etc::GID));
+pub(crate) fn build_root(blueprint: &JailBlueprint) -> Result<JailRoot, SetupError> {
+    let user = blueprint.identity.inside;
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     set_thread_res_gid(gid, gid, gid).map_err(SetupStep::Users.failed())?;
     set_thread_res_uid(uid, uid, uid).map_err(SetupStep::Users.failed())?;
     // With every change of users these two are lost.
     sys::die_with_parent().map_err(SetupStep::Hold.failed())?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SetupStep::Hold.failed())?;
 
-    if network == JailNetwork::Own {
+    if blueprint.network == JailNetwork::Own {
         sys::bring_up_loopback().map_err(SetupStep::Loopback.failed())?;
     }
     rustix::system::sethostname(etc::HOSTNAME.as_bytes()).map_err(SetupStep::Root.failed())?;

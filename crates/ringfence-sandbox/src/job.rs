@@ -18,6 +18,7 @@ use crate::isolation_status::Isolation;
 use crate::limits::JailLimits;
 use crate::output::CapturedOutput;
 use crate::toolchains::Toolchain;
+use crate::wrapped::WrappedEnvironment;
 
 /// One program to be run in a jail of its own.
 #[derive(Debug)]
@@ -46,6 +47,9 @@ pub struct JailJob<'a> {
     pub directory_report: Option<&'a OwnedFd>,
     /// A network that it shares with other programs of the same name for it; `None` for one of its own.
     pub network: Option<u64>,
+    /// The place of a wrapped program: real paths, the person's identity, layers on disk, a terminal. `env` is its whole
+    /// environment then, and `network` is not used.
+    pub wrapped: Option<&'a WrappedEnvironment<'a>>,
 }
 
 /// Capture of a program's output.
@@ -58,6 +62,8 @@ pub enum OutputCapture {
     Merged,
     /// As `Merged`, of a program that may print any amount: the observer bounds it.
     Streamed,
+    /// As `Separate`, of a program that may print any amount: the observer bounds it.
+    StreamedSeparately,
 }
 
 /// A read-only file that the program finds at `/run/ringfence/<name>`.
@@ -82,6 +88,12 @@ pub trait ProgramObserver {
 
     /// Whether the program is to be ended. Asked at least every ten milliseconds.
     fn should_stop(&self) -> bool;
+
+    /// A signal for the program, once: it goes to its foreground process group. Asked as often as `should_stop`, for a
+    /// wrapped program only.
+    fn signal(&self) -> Option<i32> {
+        None
+    }
 }
 
 /// Output stream of a program.
@@ -112,8 +124,8 @@ pub struct RunResult {
     pub stdout: CapturedOutput,
     pub stderr: CapturedOutput,
     pub duration: Duration,
-    /// The upper directory of the workspace's overlay, made by the program and therefore untrusted. `None` where the
-    /// run ended before it had one.
+    /// The upper directory of the workspace's overlay, made by the program and therefore untrusted: that of the layer, if
+    /// the program was a wrapped one. `None` where the run ended before it had one.
     pub upper: Option<OwnedFd>,
     /// The isolation in effect. Empty where the run ended before it was.
     pub isolation: Vec<Isolation>,

@@ -25,14 +25,17 @@ mod job;
 mod job_slots;
 mod job_tool;
 mod landlock_rules;
+mod layer_source;
 mod limits;
 mod lock_budget;
 mod lockdown;
 mod memory_monitor;
+mod mount_points;
 mod mounts;
 mod name_network;
 mod output;
 mod program;
+mod program_control;
 mod program_runner;
 mod protocol;
 mod report;
@@ -49,8 +52,11 @@ mod shell;
 mod spawner;
 mod spawner_handle;
 mod sys;
+mod terminal;
 mod toolchain_secrets;
 mod toolchains;
+mod wrapped;
+mod wrapped_mounts;
 
 pub use bwrap::{JailFallback, needs_bwrap_fallback};
 pub use command_session::{CommandSessions, JobStatus};
@@ -70,7 +76,9 @@ pub use run_code::{RunCodeSetup, register};
 pub use run_request::command_time;
 pub use sandbox::{Sandbox, SandboxSettings};
 pub use scratch::{empty_view, read_upper_file};
+pub use terminal::{TerminalRelay, TerminalSize};
 pub use toolchains::{Toolchain, detect};
+pub use wrapped::{PlacedFile, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.
 pub fn limit_malloc_arenas() {

@@ -70,8 +70,6 @@ impl JailLimits {
             MemoryLimiter::Rlimit => self.processes,
         };
         let mut wanted = vec![
-            // The second in between is for the signal that says why it ends.
-            (Resource::Cpu, cpu, cpu + 1),
             (Resource::Fsize, self.file_bytes, self.file_bytes),
             (Resource::Nofile, self.open_files, self.open_files),
             (Resource::Nproc, processes, processes),
@@ -79,12 +77,23 @@ impl JailLimits {
             (Resource::Nice, 0, 0),
             (Resource::Rtprio, 0, 0),
         ];
+        if self.cpu != Duration::MAX {
+            // The second in between is for the signal that says why it ends.
+            wanted.push((Resource::Cpu, cpu, cpu.saturating_add(1)));
+        }
         if memory == MemoryLimiter::Rlimit {
             wanted.push((Resource::Data, self.memory_bytes, self.memory_bytes));
         }
         let lowered =
             wanted.into_iter().map(|(resource, soft, hard)| (resource, lower_rlimit(getrlimit(resource), soft, hard)));
         lowered.chain([(Resource::Core, core_rlimit(getrlimit(Resource::Core)))]).collect()
+    }
+
+    /// The limit of open files of a wrapped program, after the others are set: a shell's low default is no limit of the
+    /// person's, and is raised as far as it may be.
+    pub(crate) fn raised_open_files(&self) -> Rlimit {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        Rlimit { current: maximum, maximum }
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::process::{chdir, setrlimit, setsid, umask};
+use rustix::process::{Resource, chdir, setrlimit, setsid, umask};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, UnshareFlags, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
@@ -38,8 +38,23 @@ const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Descriptor on which a shell reports its final directory: the last that every shell can name.
 pub(crate) const DIRECTORY_REPORT: RawFd = 9;
 
+/// The session of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramSession {
+    /// It leads one of its own, without a terminal.
+    Own,
+    /// It is a job in that of the init process, which has a terminal.
+    OnTerminal,
+}
+
 /// Does what can be done ahead, waits for an order on `socket`, and becomes its program, or says there why not.
-pub(crate) fn run_child(socket: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &SeccompFilters, backend: JailBackend) -> ! {
+pub(crate) fn run_child(
+    socket: &OwnedFd,
+    cgroup_fds: &[OwnedFd],
+    filter: &SeccompFilters,
+    backend: JailBackend,
+    session: ProgramSession,
+) -> ! {
     let entered =
         cgroup_fds.iter().try_for_each(|cgroup_fd| rustix::io::write(cgroup_fd, b"0").map(drop)).and_then(|()| {
             match backend {
@@ -52,7 +67,7 @@ pub(crate) fn run_child(socket: &OwnedFd, cgroup_fds: &[OwnedFd], filter: &Secco
     let socket = sys::inherited_fd(0);
     let entered = entered.map_err(|errno| LockdownError::from(SetupStep::Cgroup.failed()(errno)));
     let reply = match entered
-        .and_then(|()| prepare(backend))
+        .and_then(|()| prepare(backend, session))
         .and_then(|rules| receive_and_exec(&socket, rules, filter, backend))
     {
         Ok(never) => match never {},
@@ -83,9 +98,11 @@ impl From<SetupError> for LockdownError {
 
 /// Steps that do not depend on the program: a session of its own, no input yet, and nothing to be gained by a
 /// capability.
-fn prepare(backend: JailBackend) -> Result<LandlockRules, LockdownError> {
+fn prepare(backend: JailBackend, session: ProgramSession) -> Result<LandlockRules, LockdownError> {
     let failed = || SetupStep::Start.failed::<Errno>();
-    setsid().map_err(failed())?;
+    if session == ProgramSession::Own {
+        setsid().map_err(failed())?;
+    }
     sys::unblock_signals();
     umask(SYSTEM_UMASK);
     let nothing = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed())?;
@@ -112,7 +129,7 @@ fn receive_and_exec(
     let spec = RunSpec::read(text).map_err(failed())?;
     sys::dup_onto(output.as_fd(), 1).map_err(failed())?;
     sys::dup_onto(errors.as_fd(), 2).map_err(failed())?;
-    if let Some(input) = more.first().filter(|_| spec.has_stdin) {
+    if let Some(input) = more.first().filter(|_| spec.has_stdin || spec.has_terminal()) {
         sys::dup_onto(input.as_fd(), 0).map_err(failed())?;
     }
     let report = descriptors.last().filter(|_| spec.reports_directory);
@@ -124,10 +141,18 @@ fn receive_and_exec(
         sys::dup_onto(report.as_fd(), DIRECTORY_REPORT).map_err(failed())?;
     }
     let rules = match backend {
-        JailBackend::Native => rules.allow_writes(&[Path::new(WORKSPACE)]).map_err(landlock_setup_error)?,
+        JailBackend::Native => rules.allow_writes(&writable_layers(&spec)).map_err(landlock_setup_error)?,
         JailBackend::Bwrap => rules,
     };
     lock_down(&spec, socket, rules, filter)
+}
+
+/// Directories with a layer above.
+fn writable_layers(spec: &RunSpec) -> Vec<&Path> {
+    match &spec.wrapped {
+        Some(wrapped) => vec![&wrapped.workspace_path, &wrapped.home],
+        None => vec![Path::new(WORKSPACE)],
+    }
 }
 
 fn landlock_setup_error(_: LandlockError) -> SetupError {
@@ -141,13 +166,17 @@ fn lock_down(
     filter: &SeccompFilters,
 ) -> Result<Infallible, LockdownError> {
     let program = ExecSpec::from(spec)?;
-    chdir(WORKSPACE).map_err(SetupStep::Start.failed())?;
+    let workspace = spec.wrapped.as_ref().map_or(Path::new(WORKSPACE), |wrapped| &wrapped.workspace_path);
+    chdir(workspace).map_err(SetupStep::Start.failed())?;
     if !spec.cargo_home.as_os_str().is_empty() {
         link_cargo_home(&spec.cargo_home, Path::new(CARGO_HOME));
     }
     let keeper = if spec.memory_by_cgroup { MemoryLimiter::Cgroup } else { MemoryLimiter::Rlimit };
     for (resource, limit) in spec.limits.rlimits(keeper) {
         setrlimit(resource, limit).map_err(SetupStep::Limits.failed())?;
+    }
+    if spec.wrapped.is_some() {
+        setrlimit(Resource::Nofile, spec.limits.raised_open_files()).map_err(SetupStep::Limits.failed())?;
     }
     if rules.restrict_self().map_err(landlock_setup_error)? == LandlockEnforcement::None {
         return Err(SetupStep::Landlock.failed()(Errno::NOSYS).into());

@@ -20,6 +20,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::bwrap::JailBackend;
+use crate::protocol::RunSpec;
 
 /// Interval between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_millis(20);
@@ -56,6 +57,14 @@ pub(crate) enum ProcessSource<'a> {
     SpawnerProc(&'a OwnedFd),
 }
 
+/// Mount points of files that are kept in memory: the layer on the workspace is, unless the program is a wrapped one.
+pub(crate) fn memory_mounts(spec: &RunSpec, backend: JailBackend) -> &'static [&'static str] {
+    match (backend, &spec.wrapped) {
+        (JailBackend::Native, None) => &["/tmp", "/dev/shm", "/workspace"],
+        (JailBackend::Bwrap, _) | (_, Some(_)) => &["/tmp", "/dev/shm"],
+    }
+}
+
 /// The memory of one jail.
 pub(crate) struct MemoryMonitor<'a> {
     limit: u64,
@@ -71,11 +80,7 @@ pub(crate) struct MemoryMonitor<'a> {
 }
 
 impl<'a> MemoryMonitor<'a> {
-    pub(crate) fn new(limit: u64, processes: ProcessSource<'a>, backend: JailBackend) -> Self {
-        let memory_mounts: &[&str] = match backend {
-            JailBackend::Native => &["/tmp", "/dev/shm", "/workspace"],
-            JailBackend::Bwrap => &["/tmp", "/dev/shm"],
-        };
+    pub(crate) fn new(limit: u64, processes: ProcessSource<'a>, memory_mounts: &'static [&'static str]) -> Self {
         let counted_at = Instant::now();
         Self { limit, processes, memory_mounts, counted_at, shared_mappings: Vec::new(), max_mappings: None }
     }

@@ -25,6 +25,8 @@ use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::etc;
+use crate::mount_points::{make_directory_in, make_file_in};
+use crate::protocol::ImagePlan;
 use crate::sys::{MountFlagScope, set_mount_flags};
 use crate::toolchain_secrets::{SecretPath, find_secrets};
 
@@ -97,7 +99,7 @@ pub(crate) const READ_ONLY: MountAttrFlags = NOSUID_NODEV.union(MountAttrFlags::
 
 /// Leaves the current mount namespace for a new one in which there is nothing but a `/proc` and the image. The `/proc` is one
 /// of this process's pid namespace or, where a container refuses that, the one that we were started with.
-pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
+pub(crate) fn enter_image(plan: &ImagePlan) -> Result<(), Errno> {
     // SAFETY: this process has one thread, and its descriptors stay its own.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
@@ -118,7 +120,7 @@ pub(crate) fn enter_image(toolchains: &[PathBuf]) -> Result<(), Errno> {
     attach(&proc?, base.as_fd(), "proc")?;
     let image = tmpfs("32m", "4096", TmpfsMode::OwnerOnly)?;
     attach(&image, base.as_fd(), "image")?;
-    fill_image(&JailImageBuilder { base: &base, image: &image, host: &HostRoot(host), mounted }, toolchains)?;
+    fill_image(&JailImageBuilder { base: &base, image: &image, host: &HostRoot(host), mounted }, plan)?;
     set_mount_flags(image.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?;
     pivot_into(&base)
 }
@@ -220,6 +222,23 @@ pub(crate) fn overlay(lower: &[&OwnedFd], above: Option<(&OwnedFd, &OwnedFd)>) -
     finish_overlay(&context)
 }
 
+/// The same on any kernel: before that, by the links that a process has to its descriptors in `proc`.
+pub(crate) fn overlay_of(
+    proc: &OwnedFd,
+    lower: &[&OwnedFd],
+    (upper, work): (&OwnedFd, &OwnedFd),
+) -> Result<OwnedFd, Errno> {
+    overlay(lower, Some((upper, work))).or_else(|errno| {
+        // The kernel knows descriptors, and did not take these.
+        if errno != Errno::INVAL {
+            return Err(errno);
+        }
+        let link = |descriptor: &OwnedFd| format!("self/fd/{}", descriptor.as_raw_fd());
+        let lower = lower.iter().map(|one| link(one)).collect::<Vec<_>>().join(":");
+        overlay_by_paths(proc, &lower, &[("upperdir", &link(upper)), ("workdir", &link(work))])
+    })
+}
+
 /// Before that, from paths below a directory.
 pub(crate) fn overlay_by_paths(directory: &OwnedFd, lower: &str, above: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -248,7 +267,7 @@ impl HostRoot {
     }
 }
 
-fn fill_image(all: &JailImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), Errno> {
+fn fill_image(all: &JailImageBuilder<'_>, plan: &ImagePlan) -> Result<(), Errno> {
     let (image, host) = (all.image, all.host);
     for path in MOUNT_POINTS {
         make_directories(image, Path::new(path))?;
@@ -280,7 +299,7 @@ fn fill_image(all: &JailImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), 
         bind_from_host(image, host, &path)?;
         all.overlay_directory(&path, JailImageSource::System)?;
     }
-    for path in toolchains {
+    for path in &plan.toolchains {
         let Ok(path) = path.strip_prefix("/") else { continue };
         // One that lies in what is shown already is there.
         if is_plain(path) && openat(image, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_err() {
@@ -289,6 +308,13 @@ fn fill_image(all: &JailImageBuilder<'_>, toolchains: &[PathBuf]) -> Result<(), 
                 unmount(descriptor_path(&shown), UnmountFlags::DETACH)?;
             }
         }
+    }
+    // What cannot be made, such as a file in a directory of the system, is missing when the jail mounts something there.
+    for path in &plan.directories {
+        let _ = make_directory_in(image.as_fd(), path);
+    }
+    for path in &plan.files {
+        let _ = make_file_in(image.as_fd(), path);
     }
     Ok(())
 }
@@ -474,7 +500,7 @@ fn make_file(image: &OwnedFd, path: &Path, contents: &[u8]) -> Result<(), Errno>
     std::io::Write::write_all(&mut file, contents).map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))
 }
 
-fn components(path: &Path) -> impl Iterator<Item = &OsStr> {
+pub(crate) fn components(path: &Path) -> impl Iterator<Item = &OsStr> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name),
         _ => None,

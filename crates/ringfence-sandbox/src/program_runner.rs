@@ -118,6 +118,7 @@ impl ProgramRunner {
             output: if program.command.is_some() { OutputCapture::Merged } else { OutputCapture::Separate },
             directory_report: start.pipe.as_ref().map(|pipe| &pipe.theirs),
             network: network.as_ref().map(|network| network.id),
+            wrapped: None,
         };
         let observer = RunCodeObserver { cx, egress: channel.as_deref(), data_stream: None };
         let EndedProgram { mut summary, upper, error } = run_job(&sandbox, &job, &observer, max_output(program), cx)?;
@@ -163,6 +164,7 @@ impl ProgramRunner {
             output: program.output,
             directory_report: None,
             network: None,
+            wrapped: None,
         };
         let observer = RunCodeObserver { cx, egress: channel.as_deref(), data_stream: program.data_stream };
         let EndedProgram { summary, upper, error } = run_job(&sandbox, &job, &observer, MAX_OUTPUT_BYTES, cx)?;
@@ -476,6 +478,7 @@ impl JobThread {
             output: OutputCapture::Streamed,
             directory_report: None,
             network: Some(self.network.id),
+            wrapped: None,
         };
         end.result = Some(self.sandbox.run(&job, &*self.job));
     }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::job::JailError;
 use crate::limits::JailLimits;
 use crate::sys;
+use crate::terminal::TerminalSize;
 
 /// Larger orders are refused by who gives them.
 pub(crate) const MAX_RUN_SPEC_BYTES: usize = 64 << 20;
@@ -50,15 +51,33 @@ pub(crate) struct JailUser {
     pub(crate) gid: u32,
 }
 
+/// One user and one group that a user namespace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IdMapping {
+    pub(crate) inside: JailUser,
+    pub(crate) outside: JailUser,
+}
+
+/// The kind of program that a jail is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum JailKind {
+    /// A program of a tool, in the image that all of them share.
+    Tool,
+    /// A wrapped program, in an image of its own.
+    Wrapped,
+    /// The same, with a terminal as its standard streams.
+    WrappedOnTerminal,
+}
+
 /// From the host to the spawner.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SpawnerRequest {
     /// Sets the toolchains of the jails that are made from now on. With: the reply socket, and the paths as a memory
     /// file. The first request is one.
     SetImage,
-    /// A jail to be made, under a name for `Run`. With: where it and we reply, and files to enter cgroups by.
-    /// In a shared network, where it names one; else its network is its own.
-    Create { name: u64, identity: JailUser, network: Option<u64> },
+    /// A jail to be made, under a name for `Run`. With: where it and we reply, the plan of its image as a memory file unless
+    /// the kind is `Tool`, and files to enter cgroups by. In a shared network, where it names one; else its network is its own.
+    Create { name: u64, identity: IdMapping, network: Option<u64>, kind: JailKind },
     /// With: the order, and the order's own descriptors.
     Run { name: u64 },
     /// Discards a jail that will not be used.
@@ -79,10 +98,13 @@ pub(crate) enum SpawnerReply {
     Created,
     /// With the user namespace.
     Mapped,
-    /// The program runs, with this isolation. With the upper directory.
+    /// The program runs, with this isolation. With the upper directory if that is in memory, or the master of the
+    /// program's terminal if it has one.
     Started {
         proc: bool,
     },
+    /// The process group of a program with a terminal was stopped. It continues on `HostCommand::Continue`.
+    Stopped,
     /// Everything is dead.
     Exited {
         status: ProgramStatus,
@@ -90,6 +112,15 @@ pub(crate) enum SpawnerReply {
     },
     ProgramNotFound,
     Failed(SetupError),
+}
+
+/// From the host to the init process of a wrapped program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum HostCommand {
+    /// Continues the program after `Stopped`.
+    Continue,
+    /// Sends this signal to the foreground of the program.
+    Signal(i32),
 }
 
 /// Exit status of a process.
@@ -152,6 +183,10 @@ steps! {
     Seccomp = "set its seccomp filter",
     Bwrap = "build the sandbox with bwrap",
     Egress = "open its egress channel",
+    Terminal = "open its terminal",
+    DiskLayer = "mount a layer on disk",
+    Home = "mount its home directory",
+    Place = "place its files and directories",
 }
 
 impl SetupStep {
@@ -189,6 +224,19 @@ impl From<SetupError> for JailError {
                 "a directory of the workspace was moved or replaced",
                 "reopen the workspace at its current path",
             ),
+            SetupStep::Terminal => Self::unavailable(
+                message(),
+                "run the program without a terminal, for example with its output in a pipe",
+            ),
+            SetupStep::DiskLayer => Self::unavailable(
+                message(),
+                "move the state directory to a local file system such as ext4, XFS or Btrfs, outside the workspace",
+            ),
+            SetupStep::Home => Self::unavailable(message(), "drop the layers of the program, and start it again"),
+            SetupStep::Place => Self::unavailable(
+                message(),
+                "place files only where the sandbox has a directory of its own or a file already",
+            ),
             SetupStep::Layer if setup_error.errno == libc::EINVAL => Self::unavailable(
                 "an overlay cannot be mounted on the workspace",
                 "unmount file systems inside it, or move it to a local file system",
@@ -199,7 +247,7 @@ impl From<SetupError> for JailError {
 }
 
 /// A run, as the spawner and the jail need it. Its descriptors, in this order: standard output, standard error, one for
-/// each of `shown`, standard input if it has one, that for the final directory if it reports one, and that of the way out
+/// each of `mounts`, those of `wrapped`, standard input if it has one, that for the final directory if it reports one, and that of the way out
 /// if there is one.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunSpec {
@@ -219,6 +267,77 @@ pub(crate) struct RunSpec {
     /// Cargo's home on the host, of which the run gets one to write to. Empty, if it does not.
     #[serde(with = "path_bytes")]
     pub(crate) cargo_home: PathBuf,
+    /// The place of a wrapped program.
+    pub(crate) wrapped: Option<WrappedSpec>,
+}
+
+/// The place of a wrapped program: real paths, a home directory, layers on disk. Its descriptors, in this order: the
+/// directory that the home starts with, and for each layer the directory of its parts, its upper directory and its work
+/// directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WrappedSpec {
+    #[serde(with = "path_bytes")]
+    pub(crate) workspace_path: PathBuf,
+    #[serde(with = "path_bytes")]
+    pub(crate) home: PathBuf,
+    /// Toolchains below the home, which stay visible in it.
+    #[serde(with = "path_list")]
+    pub(crate) home_toolchains: Vec<PathBuf>,
+    pub(crate) files: Vec<PlacedRunFile>,
+    /// Whether the descriptors are mounts; else they are held directories, to be found again.
+    pub(crate) is_mounted: bool,
+    #[serde(with = "path_bytes")]
+    pub(crate) home_start: PathBuf,
+    pub(crate) workspace_layer: LayerPath,
+    pub(crate) home_layer: LayerPath,
+    pub(crate) terminal: Option<TerminalSize>,
+}
+
+/// The parts of a layer on disk: both are entries of one directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LayerPath {
+    #[serde(with = "path_bytes")]
+    pub(crate) directory: PathBuf,
+    pub(crate) upper: OsString,
+    pub(crate) work: OsString,
+}
+
+/// A read-only file at an absolute path inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PlacedRunFile {
+    #[serde(with = "path_bytes")]
+    pub(crate) path: PathBuf,
+    pub(crate) contents: Vec<u8>,
+}
+
+impl WrappedSpec {
+    /// Number of its descriptors.
+    pub(crate) const DESCRIPTORS: usize = 1 + 2 * Self::LAYER_DESCRIPTORS;
+    /// Number of descriptors of one layer.
+    pub(crate) const LAYER_DESCRIPTORS: usize = 3;
+}
+
+/// What the image of a jail has besides the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImagePlan {
+    #[serde(with = "path_list")]
+    pub(crate) toolchains: Vec<PathBuf>,
+    /// Mount points of directories and of files, which are made where they are missing.
+    #[serde(with = "path_list")]
+    pub(crate) directories: Vec<PathBuf>,
+    #[serde(with = "path_list")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl ImagePlan {
+    /// As a memory file.
+    pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
+        memory_file(&encode(self)?)
+    }
+
+    pub(crate) fn read(file: &OwnedFd) -> Result<Self, Errno> {
+        Ok(decode(&read_memory_file(file)?)?)
+    }
 }
 
 /// A file of the run itself.
@@ -252,6 +371,16 @@ impl RunSpec {
     pub(crate) fn read(file: &OwnedFd) -> Result<Self, Errno> {
         Ok(decode(&read_memory_file(file)?)?)
     }
+
+    /// Whether the standard streams are a terminal.
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.wrapped.as_ref().is_some_and(|wrapped| wrapped.terminal.is_some())
+    }
+
+    /// Number of descriptors of its directories.
+    pub(crate) fn directory_count(&self) -> usize {
+        self.mounts.len() + self.wrapped.as_ref().map_or(0, |_| WrappedSpec::DESCRIPTORS)
+    }
 }
 
 /// Paths, as a memory file.
@@ -267,6 +396,16 @@ pub(crate) fn read_paths(file: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
 impl SpawnerRequest {
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         sys::send(socket, &encode(self)?, descriptors)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
+        decode(bytes)
+    }
+}
+
+impl HostCommand {
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        sys::send(socket, &encode(self)?, &[])
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
@@ -348,6 +487,25 @@ mod tests {
 
     use super::*;
 
+    fn wrapped_spec() -> WrappedSpec {
+        let layer = |name: &str| LayerPath {
+            directory: OsString::from_vec(vec![b'/', 0xfe]).into(),
+            upper: name.into(),
+            work: "work".into(),
+        };
+        WrappedSpec {
+            workspace_path: "/home/me/w".into(),
+            home: "/home/me".into(),
+            home_toolchains: vec!["/home/me/.cargo/bin".into()],
+            files: vec![PlacedRunFile { path: "/etc/hosts".into(), contents: vec![0, 255] }],
+            is_mounted: true,
+            home_start: OsString::from_vec(vec![0xff]).into(),
+            workspace_layer: layer("upper"),
+            home_layer: layer("above"),
+            terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+        }
+    }
+
     fn run_spec() -> RunSpec {
         RunSpec {
             argv: vec!["python3".into(), "-c".into()],
@@ -360,6 +518,7 @@ mod tests {
                 masked: vec![".env".into(), OsString::from_vec(vec![0xfe]).into()],
             }],
             memory_by_cgroup: true,
+            wrapped: Some(wrapped_spec()),
             ..RunSpec::default()
         }
     }
@@ -397,10 +556,12 @@ mod tests {
     #[test]
     fn every_message_comes_back_and_is_short() {
         let user = JailUser { uid: u32::MAX, gid: u32::MAX };
+        let identity = IdMapping { inside: user, outside: user };
+        let create = |network, kind| SpawnerRequest::Create { name: u64::MAX, identity, network, kind };
         let requests = [
             SpawnerRequest::SetImage,
-            SpawnerRequest::Create { name: u64::MAX, identity: user, network: None },
-            SpawnerRequest::Create { name: u64::MAX, identity: user, network: Some(u64::MAX) },
+            create(None, JailKind::Tool),
+            create(Some(u64::MAX), JailKind::WrappedOnTerminal),
             SpawnerRequest::CloseNetwork { network: u64::MAX },
             SpawnerRequest::Run { name: u64::MAX },
             SpawnerRequest::Discard { name: 0 },
@@ -417,6 +578,7 @@ mod tests {
             SpawnerReply::Created,
             SpawnerReply::Mapped,
             SpawnerReply::Started { proc: true },
+            SpawnerReply::Stopped,
             SpawnerReply::ProgramNotFound,
         ];
         for status in [ProgramStatus::Exited(3), ProgramStatus::Exited(i32::MIN), ProgramStatus::Killed(9)] {

@@ -18,9 +18,10 @@ use crate::cgroup::RunCgroup;
 use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::output::HeadTailBuffer;
-use crate::protocol::{LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
+use crate::protocol::{HostCommand, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
 use crate::spawner_handle::JailLease;
 use crate::sys;
+use crate::wrapped::WrappedTerminal;
 
 /// Poll interval of the observer's request to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -163,6 +164,7 @@ impl<'a> ProgramRun<'a> {
             self.wait();
             self.drain();
             self.enforce_limits();
+            self.forward_signal();
             if let Some(end) = self.receive_reply()? {
                 return Ok(end);
             }
@@ -207,9 +209,21 @@ impl<'a> ProgramRun<'a> {
         }
     }
 
+    /// Passes a signal on, once the program runs.
+    fn forward_signal(&self) {
+        if self.job.wrapped.is_none() || self.isolation.is_empty() {
+            return;
+        }
+        if let Some(signal) = self.observer.signal() {
+            // A jail at its end says so by itself.
+            let _ = HostCommand::Signal(signal).send(self.reply_socket.as_fd());
+        }
+    }
+
     /// Where another reader bounds the output, its total has no limit.
     fn has_output_limit(&self) -> bool {
-        self.job.stdin.is_none() && self.job.output != OutputCapture::Streamed
+        let is_captured = matches!(self.job.output, OutputCapture::Separate | OutputCapture::Merged);
+        self.job.stdin.is_none() && is_captured
     }
 
     /// Some kernels end one process only where memory is short. The rest would wait for it in vain.
@@ -240,7 +254,7 @@ impl<'a> ProgramRun<'a> {
         match SpawnerReply::decode(bytes).map_err(|_| JailError::UnexpectedExit("the jail"))? {
             SpawnerReply::Created => self.jail_pidfd = descriptor,
             SpawnerReply::Started { proc } => {
-                self.upper = descriptor;
+                self.take_started(descriptor)?;
                 self.isolation = REQUIRED_ISOLATION.to_vec();
                 self.isolation.push(match self.backend {
                     JailBackend::Native => Isolation::Overlay,
@@ -256,9 +270,34 @@ impl<'a> ProgramRun<'a> {
                 return Err(JailError::ProgramNotFound { name });
             }
             SpawnerReply::Failed(setup_error) => return Err(setup_error.into()),
+            SpawnerReply::Stopped => {
+                if let Some(terminal) = self.terminal() {
+                    terminal.relay.on_stopped();
+                }
+                // A jail at its end says so by itself.
+                let _ = HostCommand::Continue.send(self.reply_socket.as_fd());
+            }
             SpawnerReply::Ready | SpawnerReply::Mapped => {}
         }
         Ok(None)
+    }
+
+    /// Takes what came with the start: the upper directory, or the master of a terminal.
+    fn take_started(&mut self, descriptor: Option<OwnedFd>) -> Result<(), JailError> {
+        let Some(wrapped) = self.job.wrapped else {
+            self.upper = descriptor;
+            return Ok(());
+        };
+        let upper = wrapped.workspace_layer.upper.try_clone();
+        self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
+        if let Some((terminal, master)) = self.terminal().zip(descriptor) {
+            terminal.relay.on_opened(master);
+        }
+        Ok(())
+    }
+
+    fn terminal(&self) -> Option<&'a WrappedTerminal<'a>> {
+        self.job.wrapped.and_then(|wrapped| wrapped.terminal.as_ref())
     }
 
     /// The jail's first process has closed everything. Its handle says when nothing of the jail is left.

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 
 use crate::limits::JailLimits;
+use crate::mount_points::make_directory_beneath;
 use crate::mounts::{
     EMPTY_DIR, EMPTY_FILE, READ_ONLY, TmpfsMode, attach, attach_over, clone_mount, max_inodes, overlay,
     overlay_by_paths, tmpfs,
@@ -44,12 +45,17 @@ pub(crate) fn mount_workspace(
     let workspace = shown.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
     layer.mount_overlay(workspace, spec.limits.disk_bytes, hidden_root).map_err(SetupStep::Layer.failed())?;
     mount_read_only_dirs(spec, shown, hidden_root).map_err(SetupStep::Show.failed())?;
+    finish_workspace(spec)
+}
+
+/// Masks over what is mounted, and the files of the run.
+pub(crate) fn finish_workspace(spec: &RunSpec) -> Result<(), SetupError> {
     mask_all(spec).map_err(SetupStep::Cover.failed())?;
     write_files(spec).map_err(|cause| SetupStep::Script.failed_with(&cause))?;
     replace_files(spec).map_err(SetupStep::Cover.failed())
 }
 
-fn resize_tmp(bytes: u64) -> Result<(), Errno> {
+pub(crate) fn resize_tmp(bytes: u64) -> Result<(), Errno> {
     if bytes == JailLimits::default().tmp_bytes {
         return Ok(());
     }
@@ -103,20 +109,26 @@ impl JailOverlay {
 /// Attaches a mount in the hall. One that came from another namespace can be part of an overlay only where it is attached;
 /// in the hall no program sees it, and it stays there until the jail ends, because to detach it takes longer than all the
 /// rest: the kernel waits for its other processors.
-fn attach_hidden(mount: &OwnedFd, hidden_root: &OwnedFd, name: &str) -> Result<(), Errno> {
+pub(crate) fn attach_hidden(mount: &OwnedFd, hidden_root: &OwnedFd, name: &str) -> Result<(), Errno> {
     mkdirat(hidden_root, name, Mode::from_raw_mode(0o700))?;
     attach(mount, hidden_root.as_fd(), name)
 }
 
 /// Each is the lower part of an overlay without an upper one: through a plain mount, read-only or not, a program could
 /// connect to a listening socket in it, and would see the host path of the directory in its list of mounts.
-fn mount_read_only_dirs(spec: &RunSpec, shown: &[OwnedFd], hidden_root: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn mount_read_only_dirs(spec: &RunSpec, shown: &[OwnedFd], hidden_root: &OwnedFd) -> Result<(), Errno> {
     if spec.mounts.len() < 2 {
         return Ok(());
     }
     let names = tmpfs("64k", "1024", TmpfsMode::OwnerOnly)?;
     for directory in spec.mounts.iter().skip(1) {
-        mkdirat(&names, &directory.alias, Mode::from_raw_mode(0o755))?;
+        make_directory_beneath(names.as_fd(), Path::new(&directory.alias))?;
+    }
+    // A wrapped program may have its place here too.
+    for path in spec.wrapped.iter().flat_map(|wrapped| [&wrapped.workspace_path, &wrapped.home]) {
+        if let Ok(path) = path.strip_prefix(MOUNTS_DIR) {
+            make_directory_beneath(names.as_fd(), path)?;
+        }
     }
     attach(&names, CWD, MOUNTS_DIR)?;
     // An overlay has two parts at least.
@@ -135,7 +147,7 @@ fn mount_read_only_dirs(spec: &RunSpec, shown: &[OwnedFd], hidden_root: &OwnedFd
 
 fn mask_all(spec: &RunSpec) -> Result<(), Errno> {
     for (index, directory) in spec.mounts.iter().enumerate() {
-        for root in open_roots(index, directory)? {
+        for root in open_roots(spec, index, directory)? {
             directory.masked.iter().try_for_each(|path| mask_path(root.as_fd(), path))?;
         }
     }
@@ -144,11 +156,16 @@ fn mask_all(spec: &RunSpec) -> Result<(), Errno> {
 
 /// A directory of the view where the jail has it. It may also lie in what every jail shows, as `/usr/src/app` does in many
 /// containers, or have a toolchain in it.
-fn open_roots(index: usize, directory: &RunMount) -> Result<Vec<OwnedFd>, Errno> {
-    let shown = if index == 0 { WORKSPACE.into() } else { mount_point(&directory.alias) };
+fn open_roots(spec: &RunSpec, index: usize, directory: &RunMount) -> Result<Vec<OwnedFd>, Errno> {
+    let shown = match (index, &spec.wrapped) {
+        (0, Some(wrapped)) => wrapped.workspace_path.clone(),
+        (0, None) => WORKSPACE.into(),
+        _ => mount_point(&directory.alias),
+    };
     let open = |path: &Path| open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let root = open(&shown)?;
-    Ok(std::iter::once(root).chain(open(&directory.path).ok()).collect())
+    let elsewhere = (directory.path != shown).then(|| open(&directory.path).ok()).flatten();
+    Ok(std::iter::once(root).chain(elsewhere).collect())
 }
 
 fn mask_path(root: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
@@ -191,7 +208,7 @@ fn write_files(spec: &RunSpec) -> std::io::Result<()> {
 fn replace_files(spec: &RunSpec) -> Result<(), Errno> {
     let mut replacing = spec.files.iter().filter(|file| !file.over.as_os_str().is_empty()).peekable();
     let Some(workspace) = spec.mounts.first().filter(|_| replacing.peek().is_some()) else { return Ok(()) };
-    let roots = open_roots(0, workspace)?;
+    let roots = open_roots(spec, 0, workspace)?;
     for file in replacing {
         for root in &roots {
             let Some(target) = resolve_beneath(root.as_fd(), &file.over)? else { continue };

@@ -21,7 +21,7 @@ use ringfence_kernel::sync::Mutex;
 
 use crate::bwrap::{JailBackend, JailFallback, needs_bwrap_fallback};
 use crate::cgroup::CgroupManager;
-use crate::environment;
+use crate::environment::{self, RunEnvironmentError};
 use crate::isolation;
 use crate::isolation_status::IsolationStatus;
 use crate::job::{JailError, JailFile, JailJob, OutputCapture, ProgramObserver, RunResult};
@@ -30,6 +30,7 @@ use crate::run::ProgramRun;
 use crate::spawner_handle::{JailLease, JailPoolConfig, SpawnerHandle, owner};
 use crate::sys;
 use crate::toolchains::Toolchain;
+use crate::wrapped::{WrappedEnvironment, WrappedSource};
 
 /// User ID of programs when root started us: one that no user has.
 const RESERVED_UID: u32 = 2_000_000_000;
@@ -113,18 +114,34 @@ impl Sandbox {
         job: &JailJob<'_>,
         watch: &dyn ProgramObserver,
     ) -> Result<RunResult, JailError> {
-        let has_egress = job.egress.is_some();
-        let env = environment::run_environment(
-            &environment::with_proxy_vars(&job.env, has_egress),
-            job.toolchains,
-            has_egress,
-        )?;
+        let env = run_environment(job)?;
+        if let Some(wrapped) = job.wrapped {
+            self.check_wrapped(wrapped)?;
+        }
         let (sources, identity) = self.mount_sources(spawner, job)?;
-        let jail = spawner.lease(identity, toolchain_paths(job.toolchains), &job.limits, job.network)?;
+        let wrapped = job.wrapped.map(|wrapped| WrappedSource::new(spawner, job, wrapped, identity)).transpose()?;
+        let jail = match job.wrapped {
+            None => spawner.lease(identity, toolchain_paths(job.toolchains), &job.limits, job.network)?,
+            Some(wrapped) => {
+                let (identity, plan) = (wrapped.id_mapping(identity), wrapped.image_plan(job.toolchains));
+                spawner.create_wrapped(identity, wrapped.kind(), &plan, &job.limits)?
+            }
+        };
+        let sources = RunSources { mounts: sources, wrapped };
         let spec = run_spec(job, env, &sources, jail.has_cgroup());
         let result = spec.and_then(|spec| run_in(spawner, &jail, &spec, &sources, job, watch));
         spawner.release(jail);
         result
+    }
+
+    fn check_wrapped(&self, wrapped: &WrappedEnvironment<'_>) -> Result<(), JailError> {
+        if self.backend == JailBackend::Bwrap {
+            return Err(JailError::unavailable(
+                "a wrapped program needs namespaces of our own, and only the system's bwrap may create them here",
+                "run `ringfence doctor` for advice on how to permit user namespaces",
+            ));
+        }
+        wrapped.check()
     }
 
     /// Whether programs that name the same network share one. The system's `bwrap` gives each its own.
@@ -225,14 +242,14 @@ fn run_in(
     spawner: &SpawnerHandle,
     jail: &JailLease,
     spec: &RunSpec,
-    sources: &[MountSource<'_>],
+    sources: &RunSources<'_>,
     job: &JailJob<'_>,
     watch: &dyn ProgramObserver,
 ) -> Result<RunResult, JailError> {
     let text = spec.write().map_err(JailError::io("write its run spec"))?;
     let (output, their_output) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
     let (errors, their_errors) = match job.output {
-        OutputCapture::Separate => {
+        OutputCapture::Separate | OutputCapture::StreamedSeparately => {
             let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(JailError::io("make a pipe"))?;
             (Some(ours), Some(theirs))
         }
@@ -240,7 +257,8 @@ fn run_in(
     };
     let error_stream = their_errors.as_ref().unwrap_or(&their_output);
     let mut descriptors = vec![text.as_fd(), their_output.as_fd(), error_stream.as_fd()];
-    descriptors.extend(sources.iter().map(MountSource::descriptor));
+    descriptors.extend(sources.mounts.iter().map(MountSource::descriptor));
+    descriptors.extend(sources.wrapped.iter().flat_map(WrappedSource::descriptors));
     descriptors.extend(job.stdin.map(AsFd::as_fd));
     descriptors.extend(job.directory_report.map(AsFd::as_fd));
     descriptors.extend(job.egress.as_ref().map(AsFd::as_fd));
@@ -259,20 +277,22 @@ fn run_in(
 fn run_spec(
     job: &JailJob<'_>,
     env: Vec<CString>,
-    sources: &[MountSource<'_>],
+    sources: &RunSources<'_>,
     memory_kept: bool,
 ) -> Result<RunSpec, JailError> {
     let arguments: usize = job.argv.iter().map(|argument| argument.len()).sum();
-    let files: usize = job.files.iter().map(|file| file.bytes.len()).sum();
+    let placed = job.wrapped.iter().flat_map(|wrapped| &wrapped.files).map(|file| file.contents.len());
+    let files: usize = job.files.iter().map(|file| file.bytes.len()).chain(placed).sum();
     if arguments + files > MAX_RUN_SPEC_BYTES / 2 {
         return Err(JailError::Io("pass files and arguments of this size", Errno::TOOBIG.into()));
     }
     let views = std::iter::once(&job.view.workspace).chain(&job.view.read_only_mounts);
-    let mounts = views.zip(sources).map(|(shown, source)| run_mount(shown, source));
+    let mounts = views.zip(&sources.mounts).map(|(shown, source)| run_mount(shown, source));
     let mut mounts: Vec<RunMount> = mounts.collect::<Result<_, _>>()?;
     if let Some(workspace) = mounts.first_mut() {
         workspace.masked.extend(job.masked.iter().cloned());
     }
+    let wrapped = sources.wrapped.as_ref().map(|wrapped| wrapped.spec.clone());
     Ok(RunSpec {
         argv: job.argv.clone(),
         env: env.into_iter().map(|one| OsString::from_vec(one.into_bytes())).collect(),
@@ -284,7 +304,27 @@ fn run_spec(
         reports_directory: job.directory_report.is_some(),
         egress: job.egress.is_some(),
         cargo_home: job.egress.as_ref().and_then(|_| environment::host_cargo_home(job.toolchains)).unwrap_or_default(),
+        wrapped,
     })
+}
+
+/// All variables of a run.
+fn run_environment(job: &JailJob<'_>) -> Result<Vec<CString>, RunEnvironmentError> {
+    let has_egress = job.egress.is_some();
+    match job.wrapped {
+        Some(wrapped) => environment::wrapped_environment(&job.env, &wrapped.identity, job.toolchains, has_egress),
+        None => {
+            let caller = environment::with_proxy_vars(&job.env, has_egress);
+            environment::run_environment(&caller, job.toolchains, has_egress)
+        }
+    }
+}
+
+/// The directories of one run, as the spawner gets them.
+struct RunSources<'a> {
+    /// The workspace first.
+    mounts: Vec<MountSource<'a>>,
+    wrapped: Option<WrappedSource>,
 }
 
 /// The way a directory of the view is mounted into the jail.

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,10 +24,12 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::init;
 use crate::isolation::scopes_abstract_sockets;
-use crate::jail::{IdMapping, JailNetwork, clone_init, clone_with_id_map, process_path, set_network_sysctls};
+use crate::jail::{JailBlueprint, JailNetwork, clone_init, clone_with_id_map, process_path, set_network_sysctls};
+use crate::layer_source::find_layer;
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
 use crate::protocol::{
-    JailUser, MAX_MESSAGE_BYTES, RunMount, RunSpec, SetupError, SetupStep, SpawnerReply, SpawnerRequest, read_paths,
+    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply,
+    SpawnerRequest, WrappedSpec, read_paths,
 };
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};
@@ -187,13 +189,12 @@ impl IdleJail {
     /// Starts one. It finishes itself while the caller goes on. `cgroup_fds` lead into its cgroup. A failure is sent to the
     /// host.
     fn start(
-        identity: JailUser,
+        blueprint: &JailBlueprint,
         reply: OwnedFd,
         cgroup_fds: &[OwnedFd],
         filter: &SeccompFilters,
-        network: JailNetwork,
     ) -> Option<Self> {
-        match Self::begin(identity, &reply, cgroup_fds, filter, network) {
+        match Self::begin(blueprint, &reply, cgroup_fds, filter) {
             Ok((init, socket)) => {
                 let _ = SpawnerReply::Created.send(reply.as_fd(), &[init.pidfd.as_fd()]);
                 Some(Self { init, socket, reply })
@@ -206,15 +207,14 @@ impl IdleJail {
     }
 
     fn begin(
-        identity: JailUser,
+        blueprint: &JailBlueprint,
         reply: &OwnedFd,
         cgroup_fds: &[OwnedFd],
         filter: &SeccompFilters,
-        network: JailNetwork,
     ) -> Result<(ChildProcess, OwnedFd), SetupError> {
         let (socket, theirs) = sys::message_pair().map_err(SetupStep::Namespaces.failed())?;
-        match clone_init(identity, network)? {
-            ForkResult::Child => init::run_init(&theirs, reply, cgroup_fds, filter, network),
+        match clone_init(blueprint)? {
+            ForkResult::Child => init::run_init(&theirs, reply, cgroup_fds, filter, blueprint),
             ForkResult::Parent(child) => Ok((child, socket)),
         }
     }
@@ -286,11 +286,16 @@ impl<'a> JailSpawner<'a> {
     fn handle_request(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         let request = SpawnerRequest::decode(bytes);
         match request {
-            Ok(SpawnerRequest::Create { name, identity, network }) => {
+            Ok(SpawnerRequest::Create { name, identity, network, kind }) => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(reply) = descriptors.next() else { return };
+                let plan = if kind == JailKind::Tool { None } else { descriptors.next() };
                 let cgroup_fds: Vec<OwnedFd> = descriptors.collect();
-                let jail = self.create(identity, reply, &cgroup_fds, network);
+                let blueprint = JailBlueprint { identity, network: JailNetwork::Own, kind };
+                let jail = match plan {
+                    None => self.create(blueprint, reply, &cgroup_fds, network),
+                    Some(plan) => self.create_wrapped(&blueprint, reply, &cgroup_fds, &plan),
+                };
                 self.idle.extend(jail.map(|jail| (name, jail)));
                 return;
             }
@@ -325,13 +330,13 @@ impl<'a> JailSpawner<'a> {
     /// Starts a jail, in the network that it is to share if there is one.
     fn create(
         &mut self,
-        identity: JailUser,
+        blueprint: JailBlueprint,
         reply: OwnedFd,
         cgroup_fds: &[OwnedFd],
         network: Option<u64>,
     ) -> Option<IdleJail> {
         let Some(network) = network else {
-            return IdleJail::start(identity, reply, cgroup_fds, &self.filter, JailNetwork::Own);
+            return IdleJail::start(&blueprint, reply, cgroup_fds, &self.filter);
         };
         if let Err(errno) = self.enter_network(network) {
             let _ = enter_network_ns(&self.own_network);
@@ -339,8 +344,30 @@ impl<'a> JailSpawner<'a> {
             return None;
         }
         let filter = self.shared_filter.as_ref().unwrap_or(&self.filter);
-        let jail = IdleJail::start(identity, reply, cgroup_fds, filter, JailNetwork::Shared);
+        let blueprint = JailBlueprint { network: JailNetwork::Shared, ..blueprint };
+        let jail = IdleJail::start(&blueprint, reply, cgroup_fds, filter);
         let _ = enter_network_ns(&self.own_network);
+        jail
+    }
+
+    /// Starts a jail in an image of its own, which ends with it.
+    fn create_wrapped(
+        &self,
+        blueprint: &JailBlueprint,
+        reply: OwnedFd,
+        cgroup_fds: &[OwnedFd],
+        plan: &OwnedFd,
+    ) -> Option<IdleJail> {
+        let entered = ImagePlan::read(plan)
+            .and_then(|plan| enter_mount_ns(&self.host_mount_ns).and_then(|()| enter_image(&plan)));
+        let jail = match entered {
+            Ok(()) => IdleJail::start(blueprint, reply, cgroup_fds, &self.filter),
+            Err(errno) => {
+                refuse(reply.as_fd(), SetupStep::Root.failed()(errno));
+                None
+            }
+        };
+        let _ = enter_mount_ns(&self.image_mount_ns);
         jail
     }
 
@@ -394,7 +421,7 @@ impl<'a> JailSpawner<'a> {
         let failed = || SetupStep::Root.failed::<Errno>();
         let toolchains = read_paths(&toolchains.ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         enter_mount_ns(&self.host_mount_ns).map_err(failed())?;
-        let entered = enter_image(&toolchains);
+        let entered = enter_image(&ImagePlan { toolchains, ..ImagePlan::default() });
         if entered.is_err() {
             enter_mount_ns(&self.image_mount_ns).map_err(failed())?;
         }
@@ -406,30 +433,50 @@ impl<'a> JailSpawner<'a> {
     /// Replaces each held directory of the view by a mount of it.
     fn mount_view(&self, mut descriptors: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, SetupError> {
         let spec = descriptors.first().ok_or(Errno::BADMSG).map_err(SetupStep::Order.failed())?;
-        let shown = RunSpec::read(spec).map_err(SetupStep::Order.failed())?.mounts;
-        if shown.iter().all(|directory| directory.is_mount) {
+        let spec = RunSpec::read(spec).map_err(SetupStep::Order.failed())?;
+        let shown = &spec.mounts;
+        let wrapped = spec.wrapped.as_ref().filter(|wrapped| !wrapped.is_mounted);
+        if shown.iter().all(|directory| directory.is_mount) && wrapped.is_none() {
             return Ok(descriptors);
         }
         enter_mount_ns(&self.host_mount_ns).map_err(SetupStep::Find.failed())?;
         // Behind the order and the two streams.
-        let mount_fds = descriptors.iter_mut().skip(3).zip(&shown).filter(|(_, directory)| !directory.is_mount);
+        let mount_fds = descriptors.iter_mut().skip(3).zip(shown).filter(|(_, directory)| !directory.is_mount);
         let mut found = Ok(());
         for (mount_fd, directory) in mount_fds {
-            match mount_if_same(mount_fd.as_fd(), directory) {
+            match mount_if_same(mount_fd.as_fd(), &directory.path) {
                 Ok(mount) => *mount_fd = mount,
                 Err(setup_error) => found = Err(setup_error),
             }
+        }
+        if let Some(wrapped) = wrapped {
+            let directories = descriptors.get_mut(3 + shown.len()..).unwrap_or_default();
+            found = found.and_then(|()| mount_wrapped_dirs(wrapped, directories));
         }
         enter_mount_ns(&self.image_mount_ns).map_err(SetupStep::Find.failed())?;
         found.map(|()| descriptors)
     }
 }
 
+/// Replaces the held directories of a wrapped program by mounts of them.
+fn mount_wrapped_dirs(wrapped: &WrappedSpec, directories: &mut [OwnedFd]) -> Result<(), SetupError> {
+    let Some((home_start, layers)) = directories.split_first_mut() else {
+        return Err(SetupStep::Order.failed()(Errno::BADMSG));
+    };
+    *home_start = mount_if_same(home_start.as_fd(), &wrapped.home_start)?;
+    let paths = [&wrapped.workspace_layer, &wrapped.home_layer];
+    for (path, held) in paths.into_iter().zip(layers.chunks_mut(WrappedSpec::LAYER_DESCRIPTORS)) {
+        let found = find_layer(path, &sys::borrowed(held)).map_err(SetupStep::Find.failed())?;
+        held.iter_mut().zip(found).for_each(|(held, found)| *held = found);
+    }
+    Ok(())
+}
+
 /// A mount of a directory that was found by its path, if it is the one that is held.
-fn mount_if_same(held: BorrowedFd<'_>, directory: &RunMount) -> Result<OwnedFd, SetupError> {
+fn mount_if_same(held: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, SetupError> {
     let failed = || SetupStep::Find.failed::<Errno>();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let found = open(&directory.path, flags, Mode::empty()).map_err(failed())?;
+    let found = open(path, flags, Mode::empty()).map_err(failed())?;
     let (is, should) = (fstat(&found).map_err(failed())?, fstat(held).map_err(failed())?);
     if (is.st_dev, is.st_ino) != (should.st_dev, should.st_ino) {
         return Err(failed()(Errno::STALE));

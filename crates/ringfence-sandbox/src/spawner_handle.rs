@@ -26,10 +26,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::bwrap::JailBackend;
 use crate::bwrap_launcher;
 use crate::cgroup::{CgroupManager, RunCgroup};
+use crate::jail::INSIDE_USER;
 use crate::job::JailError;
 use crate::limits::JailLimits;
 use crate::mounts::{READ_ONLY, clone_mount};
-use crate::protocol::{JailUser, MAX_MESSAGE_BYTES, SpawnerReply, SpawnerRequest, write_paths};
+use crate::protocol::{
+    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, SpawnerReply, SpawnerRequest, write_paths,
+};
 use crate::spawner;
 use crate::sys::{self, MountFlagScope};
 
@@ -73,7 +76,7 @@ pub(crate) struct SpawnerHandle {
     returned: Option<mpsc::Sender<JailLease>>,
     cleaner: Option<JoinHandle<()>>,
     /// User namespaces that make owners the jail's user.
-    user_ns_cache: Mutex<HashMap<JailUser, Arc<OwnedFd>>>,
+    user_ns_cache: Mutex<HashMap<(JailUser, JailUser), Arc<OwnedFd>>>,
 }
 
 /// The line to the spawner, and what waits at its end.
@@ -157,12 +160,26 @@ impl SpawnerHandle {
         drop(stock);
         let jail = match ready {
             Some(jail) => jail,
-            None => self.channel.create(identity, network)?,
+            None => self.channel.create_for_tools(identity, network)?,
         };
         if let Some(cgroup) = jail.cgroup.as_ref().filter(|_| *limits != JailLimits::default()) {
             cgroup.set_limits(limits).map_err(JailError::io("set the limits of its cgroup"))?;
         }
         Ok(jail)
+    }
+
+    /// A new jail in an image of its own.
+    pub(crate) fn create_wrapped(
+        &self,
+        identity: IdMapping,
+        kind: JailKind,
+        plan: &ImagePlan,
+        limits: &JailLimits,
+    ) -> Result<JailLease, JailError> {
+        let plan = plan.write().map_err(JailError::io("send the plan of its image to its spawner"))?;
+        let name = self.channel.next_name();
+        let request = SpawnerRequest::Create { name, identity, network: None, kind };
+        self.channel.create(name, &request, &[plan.as_fd()], limits)
     }
 
     pub(crate) fn close_network(&self, network: u64) {
@@ -190,16 +207,17 @@ impl SpawnerHandle {
         }))
     }
 
-    fn user_ns_for(&self, from: JailUser, to: JailUser) -> Result<Arc<OwnedFd>, JailError> {
+    /// A user namespace in which one user is another.
+    pub(crate) fn user_ns_for(&self, from: JailUser, to: JailUser) -> Result<Arc<OwnedFd>, JailError> {
         let mut maps = self.user_ns_cache.lock();
-        if let Some(map) = maps.get(&from) {
+        if let Some(map) = maps.get(&(from, to)) {
             return Ok(Arc::clone(map));
         }
         let map = match self.channel.request(&SpawnerRequest::MapUser { from, to }, &[])? {
             (SpawnerReply::Mapped, Some(map)) => Arc::new(map),
             _ => return Err(JailError::UnexpectedExit("the spawner")),
         };
-        maps.insert(from, Arc::clone(&map));
+        maps.insert((from, to), Arc::clone(&map));
         Ok(map)
     }
 }
@@ -260,15 +278,28 @@ impl SpawnerChannel {
         Ok(())
     }
 
-    fn create(&self, identity: JailUser, network: Option<u64>) -> Result<JailLease, JailError> {
-        let cgroup = self.config.cgroups.create(&JailLimits::default()).map_err(JailError::io("create a cgroup"))?;
-        let name = self.next.fetch_add(1, Ordering::Relaxed);
+    fn next_name(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn create_for_tools(&self, identity: JailUser, network: Option<u64>) -> Result<JailLease, JailError> {
+        let (name, identity) = (self.next_name(), IdMapping { inside: INSIDE_USER, outside: identity });
+        let request = SpawnerRequest::Create { name, identity, network, kind: JailKind::Tool };
+        self.create(name, &request, &[], &JailLimits::default())
+    }
+
+    fn create(
+        &self,
+        name: u64,
+        request: &SpawnerRequest,
+        with: &[BorrowedFd<'_>],
+        limits: &JailLimits,
+    ) -> Result<JailLease, JailError> {
+        let cgroup = self.config.cgroups.create(limits).map_err(JailError::io("create a cgroup"))?;
         let (reply, theirs) = sys::message_pair().map_err(JailError::io("create a socket"))?;
         let cgroup_fds = cgroup.iter().flat_map(RunCgroup::procs_files);
-        self.send(
-            &SpawnerRequest::Create { name, identity, network },
-            &std::iter::once(theirs.as_fd()).chain(cgroup_fds).collect::<Vec<_>>(),
-        )?;
+        let descriptors = std::iter::once(theirs.as_fd()).chain(with.iter().copied()).chain(cgroup_fds);
+        self.send(request, &descriptors.collect::<Vec<_>>())?;
         let backend = self.config.backend;
         Ok(JailLease { name, backend, cgroup, reply_socket: reply, started: AtomicBool::new(false) })
     }
@@ -286,7 +317,7 @@ impl SpawnerChannel {
     fn refill(&self) -> Result<(), JailError> {
         while self.lock_pool().ready.len() < self.config.size {
             let toolchains = self.lock_pool().toolchains.clone();
-            let jail = self.create(self.config.identity, None)?;
+            let jail = self.create_for_tools(self.config.identity, None)?;
             let mut stock = self.lock_pool();
             // One that was made from an older image is not for later.
             if stock.toolchains == toolchains {

@@ -247,6 +247,17 @@ pub(crate) fn unblock_signals() {
     }
 }
 
+/// Blocks one signal, for this process and those that it starts.
+pub(crate) fn block_signal(signal: i32) {
+    // SAFETY: the set is initialised before it is read.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
+    }
+}
+
 /// Blocks the signal that says that a child ended and gives a descriptor that is readable instead.
 pub(crate) fn sigchld_fd() -> Result<OwnedFd, Errno> {
     // SAFETY: the set is initialised before it is read; the descriptor is new and ours.

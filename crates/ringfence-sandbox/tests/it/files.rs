@@ -254,6 +254,7 @@ fn check_moved(world: &SandboxFixture, view: &ringfence_kernel::WorkspaceView, p
         output: ringfence_sandbox::OutputCapture::Separate,
         directory_report: None,
         network: None,
+        wrapped: None,
     };
     match world.sandbox.run(&job, &OutputObserver::default()) {
         Ok(ended) => assert_eq!(ended.stdout.text(), ""),

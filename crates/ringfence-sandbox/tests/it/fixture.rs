@@ -265,6 +265,7 @@ impl SandboxFixture {
             output: OutputCapture::Separate,
             directory_report: None,
             network: None,
+            wrapped: None,
         }
     }
 }

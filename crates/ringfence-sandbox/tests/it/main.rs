@@ -18,3 +18,6 @@ mod process_lifetimes;
 mod programs;
 mod resource_exhaustion;
 mod shells;
+mod terminal;
+mod wrapped;
+mod wrapped_fixture;

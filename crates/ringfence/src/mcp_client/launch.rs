@@ -277,6 +277,7 @@ impl JailedServerRun {
             output: OutputCapture::Separate,
             directory_report: None,
             network: None,
+            wrapped: None,
         };
         let why = match self.sandbox.run(&job, &self) {
             Ok(RunResult { exit_code, .. })
