@@ -34,6 +34,8 @@ mod output;
 mod program;
 mod program_runner;
 mod protocol;
+mod rename_helper;
+mod rename_requests;
 mod report;
 mod run;
 mod run_code;
@@ -49,6 +51,7 @@ mod spawner_handle;
 mod sys;
 mod toolchain_secrets;
 mod toolchains;
+mod tree_rename;
 
 pub use bwrap::{JailFallback, needs_bwrap_fallback};
 pub use command_session::{CommandSessions, JobStatus};

@@ -130,6 +130,16 @@ fn receive_and_exec(
     lock_down(&spec, socket, rules, filter)
 }
 
+/// Enforces the rules of files that a program in a native jail has, on another process of the jail.
+pub(crate) fn restrict_files() -> Result<(), Errno> {
+    let writable = [&WRITABLE[..], &[WORKSPACE]].concat();
+    let rules = writable_rules(&writable.into_iter().map(Path::new).collect::<Vec<_>>()).map_err(|_| Errno::PERM)?;
+    match rules.restrict_self() {
+        Ok(LandlockEnforcement::None) | Err(_) => Err(Errno::PERM),
+        Ok(_) => Ok(()),
+    }
+}
+
 fn landlock_setup_error(_: LandlockError) -> SetupError {
     SetupStep::Landlock.failed()(Errno::PERM)
 }

@@ -16,7 +16,7 @@ use seccompiler::{BpfProgram, sock_filter};
 use crate::limits::MemoryLimiter;
 use crate::seccomp_rules::SyscallArgTest::{self, AnySet, AnySetUpper, Equals, MaskedEquals, NotEquals};
 use crate::seccomp_rules::{
-    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, NAMED_SOCKETS, NOTIFY, SyscallArgRule, UNACCOUNTED_MEMORY,
+    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, NAMED_SOCKETS, NOTIFY, RENAMES, SyscallArgRule, UNACCOUNTED_MEMORY,
 };
 use crate::sys;
 
@@ -27,7 +27,7 @@ const NEWEST_SYSCALL: u32 = 466;
 /// The filters, compiled. Made once, before any fork.
 #[derive(Debug)]
 pub(crate) struct SeccompFilters {
-    /// With a cgroup as memory limit. Calls that lock files notify the listener.
+    /// With a cgroup as memory limit. Calls that lock files and renames notify the listener.
     with_cgroup: BpfProgram,
     /// The same for a process that has another listener: the kernel permits one.
     unasked: BpfProgram,
@@ -80,18 +80,23 @@ impl SeccompFilters {
     }
 
     fn with(further: &[SyscallArgRule]) -> Result<Self, SeccompError> {
-        let kept = compile(&[further, &[FILE_LOCKS]].concat())?;
-        let counted = compile(&[further, &[FILE_LOCKS], &UNACCOUNTED_MEMORY].concat())?;
+        let kept = compile(&[further, &[FILE_LOCKS, RENAMES]].concat())?;
+        let counted = compile(&[further, &[FILE_LOCKS, RENAMES], &UNACCOUNTED_MEMORY].concat())?;
         Ok(Self { with_cgroup: kept, unasked: compile(further)?, with_accounting: counted })
     }
 
-    /// Installs the filter permanently, for this thread and its children. Returns the listener for requests for locks
-    /// and, where memory is counted, for shared memory.
+    /// Installs the filter permanently, without calls that it asks about.
+    pub(crate) fn install_without_listener(&self) -> Result<(), SeccompError> {
+        Ok(seccompiler::apply_filter(&self.unasked)?)
+    }
+
+    /// Installs the filter permanently, for this thread and its children. Returns the listener for requests for locks,
+    /// renames and, where memory is counted, for shared memory.
     pub(crate) fn install(&self, memory: MemoryLimiter) -> Result<Option<OwnedFd>, SeccompError> {
         match memory {
             MemoryLimiter::Cgroup => match sys::install_filter_with_listener(&self.with_cgroup) {
                 // A container that answers calls of its programs. Locks are not limited there (`docs/jail.md`).
-                Err(Errno::BUSY) => Ok(seccompiler::apply_filter(&self.unasked).map(|()| None)?),
+                Err(Errno::BUSY) => self.install_without_listener().map(|()| None),
                 installed => Ok(Some(installed?)),
             },
             MemoryLimiter::Rlimit => Ok(Some(sys::install_filter_with_listener(&self.with_accounting)?)),
