@@ -11,7 +11,7 @@
 //!
 //! Not here: the rights with which it runs (`rename_helper.rs`), and the calls (`rename_requests.rs`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -152,7 +152,10 @@ fn restore_empty(entry: &DirectoryEntry, replaced: Option<&Statx>) {
 struct TreeRename {
     entries_left: usize,
     deadline: Option<Instant>,
-    /// Files with several names, by device and inode, with the first new name of each, relative to the new tree.
+    /// Old entries that the new tree has, by device and inode. Of a link or pipe of its lower layer, an overlay may report
+    /// another inode once it is linked.
+    linked: HashSet<(u64, u64)>,
+    /// Files with several names, with the first new name of each, relative to the new tree.
     hard_linked: HashMap<(u64, u64), PathBuf>,
     /// The new tree.
     target: (u64, u64),
@@ -161,7 +164,13 @@ struct TreeRename {
 impl TreeRename {
     fn new(limits: TreeRenameLimits) -> Self {
         let deadline = Instant::now().checked_add(limits.time);
-        Self { entries_left: limits.entries, deadline, hard_linked: HashMap::new(), target: (0, 0) }
+        Self {
+            entries_left: limits.entries,
+            deadline,
+            linked: HashSet::new(),
+            hard_linked: HashMap::new(),
+            target: (0, 0),
+        }
     }
 
     fn check_deadline(&self) -> Result<(), Errno> {
@@ -210,6 +219,7 @@ impl TreeRename {
                 self.link_entries(&from, &to, &path, depth_left)?;
             } else {
                 self.link_file(from, to, &name, &found, path)?;
+                self.linked.insert(identity(&found));
             }
         }
         copy_xattrs(from, to)?;
@@ -274,12 +284,10 @@ impl TreeRename {
                 self.empty_and_remove(from.as_fd(), &name, &below?)?;
                 continue;
             }
-            let linked = stat_entry(to.as_fd(), &name).is_ok_and(|new| identity(&new) == identity(&found));
-            let done = if linked || self.hard_linked.contains_key(&identity(&found)) {
-                unlinkat(from, &name, AtFlags::empty())
-            } else {
-                renameat(from, &name, to, &name)
-            };
+            let is_linked = stat_entry(to.as_fd(), &name)
+                .is_ok_and(|new| identity(&new) == identity(&found) || self.linked.contains(&identity(&found)));
+            let done =
+                if is_linked { unlinkat(from, &name, AtFlags::empty()) } else { renameat(from, &name, to, &name) };
             if done != Err(Errno::NOENT) {
                 done?;
             }

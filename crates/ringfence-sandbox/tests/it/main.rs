@@ -15,5 +15,6 @@ mod isolation_between_runs;
 mod memory;
 mod process_lifetimes;
 mod programs;
+mod renames;
 mod resource_exhaustion;
 mod shells;
