@@ -1,6 +1,6 @@
 //! Renames that the seccomp filter asks about.
 //!
-//! A call goes on unchanged unless it renames a directory; then a helper with the rights of the program makes the call in
+//! A call goes on unchanged unless it renames a directory in an overlay; then a helper with the rights of the program makes the call in
 //! its place, because an overlay refuses directories of its lower layer. One helper runs at a time, so that two renames to
 //! the same name do not mix. What is read here of the program's memory and files only selects between the two, and either is
 //! something that the program may do.
@@ -11,12 +11,12 @@
 //! Not here: the calls in the filter (`seccomp_rules.rs`), and the helper (`rename_helper.rs`).
 
 use std::collections::VecDeque;
-use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, open, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, fstatfs, open, openat, statat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitStatus, pidfd_open};
 
@@ -24,7 +24,7 @@ use crate::memory_monitor::ProcessSource;
 use crate::rename_helper::{HelperIsolation, result_of};
 use crate::seccomp_rules::LANDLOCK_RESTRICT_SELF;
 use crate::sys::{self, CallAnswer, SeccompNotification};
-use crate::tree_rename::RenameArgs;
+use crate::tree_rename::{RenameArgs, is_overlay};
 
 /// Calls that wait for a helper. Each is of a thread that waits for its answer, so that there are no more than threads,
 /// but for those that were killed.
@@ -100,19 +100,24 @@ impl<'a> RenameRequests<'a> {
         }
     }
 
+    /// Whether it renames a directory in an overlay.
     fn renames_directory(&self, call: &SeccompNotification) -> bool {
-        let found = || {
-            let rename = RenameCall::read(call).ok_or(Errno::INVAL)?;
-            let path = read_path(call.pid, rename.old_path)?;
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
-            // Joined with an absolute path, it is that path.
-            match self.process_path(call.pid, base_name(rename.old_base))? {
-                (Some(proc), base) => statat(proc, base.join(path), flags),
-                (None, base) => statat(CWD, base.join(path), flags),
-            }
-        };
-        found().is_ok_and(|found: rustix::fs::Stat| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
+        self.find_source(call).is_ok_and(|(proc, path)| {
+            let proc = proc.map_or(CWD, AsFd::as_fd);
+            let found = statat(proc, &path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT);
+            found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
+                && openat(proc, &path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+                    .and_then(fstatfs)
+                    .is_ok_and(|found| is_overlay(&found))
+        })
+    }
+
+    /// The path of what is renamed, as `process_path` has it.
+    fn find_source(&self, call: &SeccompNotification) -> Result<(Option<&'a OwnedFd>, PathBuf), Errno> {
+        let rename = RenameCall::read(call).ok_or(Errno::INVAL)?;
+        let path = read_path(call.pid, rename.old_path)?;
+        // Joined with an absolute path, it is that path.
+        self.process_path(call.pid, base_name(rename.old_base).join(OsStr::from_bytes(path.to_bytes())))
     }
 
     fn read_args(&self, call: &SeccompNotification) -> Result<RenameArgs, Errno> {
@@ -191,6 +196,6 @@ fn read_path(pid: Pid, address: u64) -> Result<CString, Errno> {
     let mut buffer = [0; PATH_MAX];
     let length = sys::read_memory(pid, address, &mut buffer)?;
     let read = buffer.get(..length).unwrap_or_default();
-    let text = std::ffi::CStr::from_bytes_until_nul(read).map_err(|_| Errno::NAMETOOLONG)?;
+    let text = CStr::from_bytes_until_nul(read).map_err(|_| Errno::NAMETOOLONG)?;
     Ok(text.to_owned())
 }

@@ -168,6 +168,10 @@ pub(crate) fn install_filter_with_listener(program: &[seccompiler::sock_filter])
     if listener < 0 {
         return Err(last_error());
     }
+    // The waiting thread runs on the processor of the listener's process as soon as it is answered, and the other way round,
+    // which halves the time. Linux 6.6 has it.
+    // SAFETY: the argument is a plain number.
+    let _ = unsafe { libc::ioctl(listener as RawFd, SECCOMP_SET_FLAGS, SECCOMP_SYNC_WAKE_UP) };
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(listener as RawFd) })
 }
@@ -260,6 +264,8 @@ pub(crate) fn read_memory(pid: Pid, address: u64, buffer: &mut [u8]) -> Result<u
 const SECCOMP_RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
 const SECCOMP_SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 const SECCOMP_ID_VALID: libc::Ioctl = 0x4008_2102_u32 as libc::Ioctl;
+const SECCOMP_SET_FLAGS: libc::Ioctl = 0x4008_2104_u32 as libc::Ioctl;
+const SECCOMP_SYNC_WAKE_UP: u64 = 1;
 const SECCOMP_CONTINUE: u32 = 1;
 
 /// Sends a signal to every process that this one can see, but for itself.

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
-    Timestamps, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, fstatfs, futimens, linkat, mkdirat, openat,
-    openat2, renameat, renameat_with, statx, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatFs, Statx, StatxFlags, StatxTimestamp,
+    Timespec, Timestamps, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, fstatfs, futimens, linkat, mkdirat,
+    openat, openat2, renameat, renameat_with, statx, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::path::Arg;
@@ -29,7 +29,7 @@ use rustix::path::Arg;
 /// File system type of an overlay.
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
-/// Entries added to a directory that is being emptied are moved too, this many times.
+/// An old tree to which other processes add entries is emptied this many times.
 const MAX_PASSES: usize = 3;
 
 /// Attributes of a directory that its owner can set.
@@ -66,11 +66,14 @@ pub(crate) fn rename(args: &RenameArgs, limits: TreeRenameLimits) -> Result<(), 
     // Where nothing can be done about it, the error is the kernel's.
     let old = DirectoryEntry::find(&args.old_base, &args.old_path).map_err(|_| Errno::XDEV)?;
     let new = DirectoryEntry::find(&args.new_base, &args.new_path).map_err(|_| Errno::XDEV)?;
-    let is_overlay = fstatfs(&old.parent).is_ok_and(|found| i64::try_from(found.f_type) == Ok(OVERLAY_MAGIC));
-    if !is_overlay || mount_id(&old.parent)? != mount_id(&new.parent)? {
+    if !fstatfs(&old.parent).is_ok_and(|found| is_overlay(&found)) || mount_id(&old.parent)? != mount_id(&new.parent)? {
         return Err(Errno::XDEV);
     }
     rename_by_links(&old, &new, args.flags, limits)
+}
+
+pub(crate) fn is_overlay(found: &StatFs) -> bool {
+    i64::try_from(found.f_type) == Ok(OVERLAY_MAGIC)
 }
 
 /// An entry of a directory, by name.
@@ -128,7 +131,14 @@ fn rename_by_links(
             return Err(if errno == Errno::NOSPC { errno } else { Errno::XDEV });
         }
     };
-    work.empty_and_remove(old.parent.as_fd(), &old.name, &target)
+    let mut removed = Ok(());
+    for _ in 0..MAX_PASSES {
+        removed = work.empty_and_remove(old.parent.as_fd(), &old.name, &target);
+        if removed.is_ok() {
+            break;
+        }
+    }
+    removed.map_err(|errno| if errno == Errno::NOSPC { errno } else { Errno::BUSY })
 }
 
 /// Removes the directory that is replaced. Returns its mode and times, or nothing if there is none.
@@ -187,12 +197,15 @@ impl TreeRename {
         for name in entry_names(directory)? {
             self.entries_left = self.entries_left.checked_sub(1).ok_or(Errno::TOOBIG)?;
             self.check_deadline()?;
-            let found = stat_entry(directory, &name)?;
+            let Some(found) = existing(stat_entry(directory, &name))? else { continue };
             if found.stx_mnt_id != mount {
                 return Err(Errno::XDEV);
             }
-            if is_directory(&found) {
-                self.check(open_directory(directory, &name)?.as_fd(), mount, depth_left)?;
+            if !is_directory(&found) {
+                continue;
+            }
+            if let Some(below) = existing(open_directory(directory, &name))? {
+                self.check(below.as_fd(), mount, depth_left)?;
             }
         }
         Ok(())
@@ -204,22 +217,19 @@ impl TreeRename {
         let attributes = stat(from.as_fd())?;
         for name in entry_names(from.as_fd())? {
             self.check_deadline()?;
-            let found = match stat_entry(from.as_fd(), &name) {
-                // Another process removed it.
-                Err(Errno::NOENT) => continue,
-                found => found?,
-            };
+            let Some(found) = existing(stat_entry(from.as_fd(), &name))? else { continue };
             if identity(&found) == self.target {
                 return Err(Errno::INVAL);
             }
             let path = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
             if is_directory(&found) {
+                let Some(from) = existing(open_directory(from.as_fd(), &name))? else { continue };
                 mkdirat(to, &name, Mode::RWXU)?;
-                let (from, to) = (open_directory(from.as_fd(), &name)?, open_directory(to.as_fd(), &name)?);
-                self.link_entries(&from, &to, &path, depth_left)?;
+                self.link_entries(&from, &open_directory(to.as_fd(), &name)?, &path, depth_left)?;
             } else {
-                self.link_file(from, to, &name, &found, path)?;
-                self.linked.insert(identity(&found));
+                if existing(self.link_file(from, to, &name, &found, path))?.is_some() {
+                    self.linked.insert(identity(&found));
+                }
             }
         }
         copy_xattrs(from, to)?;
@@ -249,50 +259,38 @@ impl TreeRename {
         }
     }
 
-    /// Removes the old tree. Entries that are new in it move.
+    /// Removes the old tree. Entries that are new in it move. What cannot be removed, because another process changes it
+    /// at the same time, does not keep the rest.
     fn empty_and_remove(&self, parent: BorrowedFd<'_>, name: &CStr, to: &OwnedFd) -> Result<(), Errno> {
-        let from = open_directory(parent, name)?;
+        let Some(from) = existing(open_directory(parent, name))? else { return Ok(()) };
         let mode = stat(from.as_fd())?.stx_mode;
         if mode & 0o300 != 0o300 {
             fchmod(&from, Mode::from_raw_mode((mode & 0o1777 | 0o700).into()))?;
         }
-        let mut removed = Err(Errno::NOTEMPTY);
-        for _ in 0..MAX_PASSES {
-            self.empty(&from, to)?;
-            removed = unlinkat(parent, name, AtFlags::REMOVEDIR);
-            if removed != Err(Errno::NOTEMPTY) {
-                break;
-            }
+        let mut failure = None;
+        for name in entry_names(from.as_fd())? {
+            failure = failure.or(self.remove_or_move(&from, to, &name).err());
         }
-        removed
+        let removed = existing(unlinkat(parent, name, AtFlags::REMOVEDIR)).map(drop);
+        removed.map_err(|errno| failure.unwrap_or(errno))
     }
 
-    fn empty(&self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-        for name in entry_names(from.as_fd())? {
-            let found = match stat_entry(from.as_fd(), &name) {
-                Err(Errno::NOENT) => continue,
-                found => found?,
+    fn remove_or_move(&self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+        let Some(found) = existing(stat_entry(from.as_fd(), name))? else { return Ok(()) };
+        if is_directory(&found) {
+            let below = match existing(open_directory(to.as_fd(), name))? {
+                Some(below) => below,
+                None => {
+                    mkdirat(to, name, Mode::from_raw_mode((found.stx_mode & 0o1777).into()))?;
+                    open_directory(to.as_fd(), name)?
+                }
             };
-            if is_directory(&found) {
-                let below = match open_directory(to.as_fd(), &name) {
-                    Err(Errno::NOENT) => {
-                        mkdirat(to, &name, Mode::from_raw_mode((found.stx_mode & 0o1777).into()))?;
-                        open_directory(to.as_fd(), &name)
-                    }
-                    opened => opened,
-                };
-                self.empty_and_remove(from.as_fd(), &name, &below?)?;
-                continue;
-            }
-            let is_linked = stat_entry(to.as_fd(), &name)
-                .is_ok_and(|new| identity(&new) == identity(&found) || self.linked.contains(&identity(&found)));
-            let done =
-                if is_linked { unlinkat(from, &name, AtFlags::empty()) } else { renameat(from, &name, to, &name) };
-            if done != Err(Errno::NOENT) {
-                done?;
-            }
+            return self.empty_and_remove(from.as_fd(), name, &below);
         }
-        Ok(())
+        let is_linked = stat_entry(to.as_fd(), name)
+            .is_ok_and(|new| identity(&new) == identity(&found) || self.linked.contains(&identity(&found)));
+        let done = if is_linked { unlinkat(from, name, AtFlags::empty()) } else { renameat(from, name, to, name) };
+        existing(done).map(drop)
     }
 }
 
@@ -365,6 +363,14 @@ fn mount_id(directory: &OwnedFd) -> Result<u64, Errno> {
     let found = stat(directory.as_fd())?;
     // Linux 5.8 has it.
     if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::XDEV) } else { Ok(found.stx_mnt_id) }
+}
+
+/// Nothing, if another process removed the entry meanwhile.
+fn existing<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match result {
+        Err(Errno::NOENT) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 fn identity(found: &Statx) -> (u64, u64) {

@@ -1,11 +1,13 @@
 //! Renames of directories that the workspace had before the run: the same result as without a jail.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use ringfence_sandbox::RunResult;
+use ringfence_sandbox::{Isolation, RunResult};
 use ringfence_testkit::requirement::{Requirement, skip_without};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat};
 use rustix::process::geteuid;
 
 use crate::fixture::{PLAIN_UID, SandboxFixture, as_each_user, chown_to_plain_user};
@@ -214,4 +216,182 @@ fn python(directory: &Path, script: &str) -> String {
     let ended = bare("python3", script, directory);
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     String::from_utf8(ended.stdout).unwrap()
+}
+
+#[test]
+fn a_directory_with_a_masked_secret_stays_where_it_is() {
+    as_each_user("renames::a_directory_with_a_masked_secret_stays_where_it_is", || {
+        let mut world = SandboxFixture::new();
+        for name in ["src/one", "src/deep/.env", "src/deep/two"] {
+            world.write(name, "text");
+        }
+        world.masked = vec!["src/deep/.env".into()];
+        chown_to_plain_user(world.path());
+        let ended = world.python(
+            "import os\nfor old, new in (('src', 'lib'), ('src/deep', 'deep')):\n    \
+             try: os.rename(old, new); print('renamed')\n    except OSError as error: print(error.errno)\n\
+             print(sorted(os.listdir('.')), sorted(os.listdir('src/deep')), os.path.getsize('src/deep/.env'))",
+        );
+        assert_eq!(said(&ended), "18\n18\n['src'] ['.env', 'two'] 0\n");
+        assert_eq!(names(ended.upper.as_ref().unwrap(), "."), Vec::<String>::new(), "nothing was copied up");
+    });
+}
+
+/// A thread exchanges a directory of the tree and a link to one outside of it, all the time. The control moves entries by
+/// their paths, as a naive implementation would.
+#[test]
+fn a_link_that_is_swapped_in_leads_nowhere() {
+    as_each_user("renames::a_link_that_is_swapped_in_leads_nowhere", || {
+        let world = SandboxFixture::new();
+        bash(world.path(), "chmod 755 .");
+        for number in 0..40 {
+            world.write(&format!("src{number}/file"), "inside");
+            world.write(&format!("src{number}/last/file"), "inside");
+        }
+        chown_to_plain_user(world.path());
+        let ended = world.python(SWAP);
+        assert_eq!(said(&ended), "40 whole, outside: untouched\ncontrol: moved what is outside\n");
+    });
+}
+
+const SWAP: &str = r#"
+import ctypes, errno, os, threading
+libc = ctypes.CDLL(None)
+EXCHANGE, AT_FDCWD = 2, -100
+
+def outside():
+    os.makedirs('outside', exist_ok=True)
+    for name in 'abc': open('outside/' + name, 'w').write('outside')
+
+def untouched(): return sorted(os.listdir('outside')) == ['a', 'b', 'c']
+
+def race(tree, rename):
+    """Renames a tree while a directory in it is exchanged with a link."""
+    os.mkdir(tree + '/dir'); open(tree + '/dir/file', 'w').close(); os.symlink('../outside', tree + '/link')
+    over = threading.Event()
+    directory = os.open(tree, os.O_RDONLY)
+    def swap():
+        while not over.is_set(): libc.renameat2(directory, b'dir', directory, b'link', EXCHANGE)
+    thread = threading.Thread(target=swap); thread.start()
+    try: rename(tree, tree + '-new')
+    # What changes meanwhile may keep it from being renamed, or the old tree from being removed.
+    except OSError as error: assert error.errno in (errno.EXDEV, errno.EBUSY), error
+    finally: over.set(); thread.join(); os.close(directory)
+
+def by_helper(old, new): os.rename(old, new)
+
+def by_paths(old, new):
+    os.makedirs(new, exist_ok=True)
+    for name in os.listdir(old):
+        path = os.path.join(old, name)
+        try:
+            if os.path.isdir(path) and not os.path.islink(path): by_paths(path, os.path.join(new, name))
+            else: os.rename(path, os.path.join(new, name))
+        except OSError: pass
+
+outside()
+whole = 0
+for number in range(40):
+    race(f'src{number}', by_helper)
+    whole += any(os.path.isfile(tree + '/last/file') and os.path.isfile(tree + '/file') for tree in (f'src{number}', f'src{number}-new'))
+print(whole, 'whole, outside:', 'untouched' if untouched() else sorted(os.listdir('outside')))
+for number in range(20000):
+    os.mkdir(f'control{number}')
+    race(f'control{number}', by_paths)
+    if not untouched(): print('control: moved what is outside'); break
+"#;
+
+#[test]
+fn a_rename_is_finished_when_its_program_is_killed() {
+    as_each_user("renames::a_rename_is_finished_when_its_program_is_killed", || {
+        let world = SandboxFixture::new();
+        for number in 0..2000 {
+            world.write(&format!("big/{}/{number}", number % 10), "text");
+        }
+        chown_to_plain_user(world.path());
+        // A child of the program; and the program itself.
+        for target in ["$!", "$$"] {
+            let ended = world.bash(&format!(
+                "python3 -c 'import os; os.rename(\"big\", \"large\")' & while [ ! -e large ]; do :; done; kill -9 {target}; wait"
+            ));
+            let upper = ended.upper.unwrap();
+            let moved: usize = (0..10).map(|number| names(&upper, &format!("large/{number}")).len()).sum();
+            assert_eq!(moved, 2000, "{target}");
+            let old = statat(&upper, "big", AtFlags::SYMLINK_NOFOLLOW).unwrap();
+            assert_eq!((old.st_mode & 0o170_000, old.st_rdev), (0o020_000, 0), "{target}: a whiteout");
+        }
+    });
+}
+
+#[test]
+fn other_calls_are_answered_while_a_directory_is_renamed() {
+    as_each_user("renames::other_calls_are_answered_while_a_directory_is_renamed", || {
+        let world = SandboxFixture::new();
+        for number in 0..1000 {
+            world.write(&format!("big/{number}"), "text");
+        }
+        chown_to_plain_user(world.path());
+        let ended = world.python(
+            "import fcntl, os, threading\nfile = open('lock', 'w'); locks = 0\n\
+             thread = threading.Thread(target=os.rename, args=('big', 'large')); thread.start()\n\
+             while thread.is_alive(): fcntl.flock(file, fcntl.LOCK_EX); os.rename('lock', 'lock'); locks += 1\n\
+             print(locks > 0, len(os.listdir('large')), os.path.exists('big'))",
+        );
+        assert_eq!(said(&ended), "True 1000 False\n");
+    });
+}
+
+/// A program may keep itself from renaming. The helper does not have its rules.
+#[test]
+fn a_program_with_landlock_rules_of_its_own_gets_no_helper() {
+    as_each_user("renames::a_program_with_landlock_rules_of_its_own_gets_no_helper", || {
+        let world = SandboxFixture::new();
+        world.write("src/one", "text");
+        world.write("other/one", "text");
+        chown_to_plain_user(world.path());
+        let ended = world.python(
+            "import ctypes, os, struct\nlibc = ctypes.CDLL(None, use_errno=True)\nos.rename('other', 'another')\n\
+             rules = struct.pack('Q', 1 << 4)  # removing directories\n\
+             ruleset = libc.syscall(444, rules, len(rules), 0)\n\
+             if os.fork() == 0: os._exit(1 if libc.syscall(446, ruleset, 0) else 0)\n\
+             restricted = os.wait()[1] == 0\n\
+             try: os.rename('src', 'lib'); print('renamed')\n\
+             except OSError as error: print('EXDEV' if error.errno == 18 and restricted else 'renamed')",
+        );
+        // Where memory is counted, programs have no rules of their own.
+        let expected = if ended.isolation.contains(&Isolation::Cgroup) { "EXDEV\n" } else { "renamed\n" };
+        assert_eq!(said(&ended), expected);
+    });
+}
+
+#[test]
+fn paths_that_cannot_be_read_get_the_error_of_the_kernel() {
+    as_each_user("renames::paths_that_cannot_be_read_get_the_error_of_the_kernel", || {
+        let world = SandboxFixture::new();
+        world.write("src/one", "text");
+        chown_to_plain_user(world.path());
+        let ended = world.python(
+            "import ctypes, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+             def call(old, new): return libc.rename(old, new) and os.strerror(ctypes.get_errno())\n\
+             print(call(None, b'x'), '|', call(b'src', None), '|', call(b's' * 5000, b'x'), '|', call(b'', b'x'))\n\
+             print(call(b'src', b'x' * 300), '|', libc.renameat(77, b'src', 78, b'x'), os.path.exists('src/one'))\n\
+             # A path that ends with its page, with nothing mapped behind.\n\
+             libc.mmap.restype = ctypes.c_void_p\n\
+             page = libc.mmap(None, 8192, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))\n\
+             libc.munmap(ctypes.c_void_p(page + 4096), 4096)\n\
+             ctypes.memmove(page + 4096 - 4, b'src\\0', 4)\n\
+             print(call(ctypes.c_void_p(page + 4096 - 4), b'lib'), os.listdir('lib'))",
+        );
+        let expected = "Bad address | Bad address | File name too long | No such file or directory\n\
+                        File name too long | -1 True\n0 ['one']\n";
+        assert_eq!(said(&ended), expected);
+    });
+}
+
+/// Names in a directory of the upper layer.
+fn names(upper: &OwnedFd, path: &str) -> Vec<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(upper, path, flags, Mode::empty()).unwrap();
+    let entries = Dir::new(directory).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    entries.filter(|name| name != "." && name != "..").collect()
 }
