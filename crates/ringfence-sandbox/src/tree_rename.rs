@@ -109,7 +109,7 @@ fn rename_by_links(
     flags: RenameFlags,
     limits: TreeRenameLimits,
 ) -> Result<(), Errno> {
-    let source = open_directory(old.parent.as_fd(), &old.name).map_err(|_| Errno::XDEV)?;
+    let source = open_directory(&old.parent, &old.name).map_err(|_| Errno::XDEV)?;
     let mut work = TreeRename::new(limits);
     work.check(source.as_fd(), mount_id(&source)?, limits.depth).map_err(|_| Errno::XDEV)?;
 
@@ -118,7 +118,7 @@ fn rename_by_links(
         restore_empty(new, replaced.as_ref());
         return Err(errno);
     }
-    let linked = open_directory(new.parent.as_fd(), &new.name).and_then(|target| {
+    let linked = open_directory(&new.parent, &new.name).and_then(|target| {
         work.target = identity(&stat(target.as_fd())?);
         work.link_entries(&source, &target, Path::new(""), limits.depth).map(|()| target)
     });
@@ -133,7 +133,7 @@ fn rename_by_links(
     };
     let mut removed = Ok(());
     for _ in 0..MAX_PASSES {
-        removed = work.empty_and_remove(old.parent.as_fd(), &old.name, &target);
+        removed = work.empty_and_remove(&old.parent, &old.name, &target);
         if removed.is_ok() {
             break;
         }
@@ -154,7 +154,7 @@ fn remove_empty(entry: &DirectoryEntry) -> Result<Option<Statx>, Errno> {
 fn restore_empty(entry: &DirectoryEntry, replaced: Option<&Statx>) {
     let Some(replaced) = replaced else { return };
     let _ = mkdirat(&entry.parent, &entry.name, Mode::RWXU)
-        .and_then(|()| open_directory(entry.parent.as_fd(), &entry.name))
+        .and_then(|()| open_directory(&entry.parent, &entry.name))
         .and_then(|made| set_mode_and_times(&made, replaced));
 }
 
@@ -223,9 +223,9 @@ impl TreeRename {
             }
             let path = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
             if is_directory(&found) {
-                let Some(from) = existing(open_directory(from.as_fd(), &name))? else { continue };
+                let Some(from) = existing(open_directory(from, &name))? else { continue };
                 mkdirat(to, &name, Mode::RWXU)?;
-                self.link_entries(&from, &open_directory(to.as_fd(), &name)?, &path, depth_left)?;
+                self.link_entries(&from, &open_directory(to, &name)?, &path, depth_left)?;
             } else {
                 if existing(self.link_file(from, to, &name, &found, path))?.is_some() {
                     self.linked.insert(identity(&found));
@@ -261,7 +261,7 @@ impl TreeRename {
 
     /// Removes the old tree. Entries that are new in it move. What cannot be removed, because another process changes it
     /// at the same time, does not keep the rest.
-    fn empty_and_remove(&self, parent: BorrowedFd<'_>, name: &CStr, to: &OwnedFd) -> Result<(), Errno> {
+    fn empty_and_remove(&self, parent: &OwnedFd, name: &CStr, to: &OwnedFd) -> Result<(), Errno> {
         let Some(from) = existing(open_directory(parent, name))? else { return Ok(()) };
         let mode = stat(from.as_fd())?.stx_mode;
         if mode & 0o300 != 0o300 {
@@ -278,14 +278,14 @@ impl TreeRename {
     fn remove_or_move(&self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
         let Some(found) = existing(stat_entry(from.as_fd(), name))? else { return Ok(()) };
         if is_directory(&found) {
-            let below = match existing(open_directory(to.as_fd(), name))? {
+            let below = match existing(open_directory(to, name))? {
                 Some(below) => below,
                 None => {
                     mkdirat(to, name, Mode::from_raw_mode((found.stx_mode & 0o1777).into()))?;
-                    open_directory(to.as_fd(), name)?
+                    open_directory(to, name)?
                 }
             };
-            return self.empty_and_remove(from.as_fd(), name, &below);
+            return self.empty_and_remove(from, name, &below);
         }
         let is_linked = stat_entry(to.as_fd(), name)
             .is_ok_and(|new| identity(&new) == identity(&found) || self.linked.contains(&identity(&found)));
@@ -337,7 +337,7 @@ fn set_mode_and_times(directory: &OwnedFd, like: &Statx) -> Result<(), Errno> {
 }
 
 /// A directory of the same mount, to be listed. A link is none.
-fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+fn open_directory(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     openat2(parent, name, flags, Mode::empty(), within)
@@ -379,4 +379,120 @@ fn identity(found: &Statx) -> (u64, u64) {
 
 fn is_directory(found: &Statx) -> bool {
     FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat};
+    use rustix::io::Errno;
+
+    use super::{DirectoryEntry, TreeRename, TreeRenameLimits, open_directory, rename_by_links};
+
+    const ENOUGH: TreeRenameLimits = TreeRenameLimits { entries: 100, depth: 10, time: Duration::MAX };
+
+    /// A directory with `src/a/b/file` and `src/one`.
+    fn tree() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("src/a/b")).unwrap();
+        fs::write(directory.path().join("src/a/b/file"), "deep").unwrap();
+        fs::write(directory.path().join("src/one"), "1").unwrap();
+        directory
+    }
+
+    fn entry(directory: &Path, path: &str) -> DirectoryEntry {
+        let base = openat(CWD, directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        DirectoryEntry::find(&base, &std::ffi::CString::new(path).unwrap()).unwrap()
+    }
+
+    fn rename(directory: &Path, old: &str, new: &str, limits: TreeRenameLimits) -> Result<(), Errno> {
+        rename_by_links(&entry(directory, old), &entry(directory, new), RenameFlags::empty(), limits)
+    }
+
+    fn paths(directory: &Path) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                found.extend(paths(&entry.path()).iter().map(|below| format!("{name}/{below}")));
+            }
+            found.push(name);
+        }
+        found.sort();
+        found
+    }
+
+    const OLD_TREE: [&str; 5] = ["src", "src/a", "src/a/b", "src/a/b/file", "src/one"];
+
+    #[test]
+    fn a_tree_has_the_same_files_at_another_name() {
+        let directory = tree();
+        let inode = |path: &str| fs::metadata(directory.path().join(path)).unwrap().ino();
+        let before = inode("src/a/b/file");
+        rename(directory.path(), "src", "lib//", ENOUGH).unwrap();
+        assert_eq!(paths(directory.path()), ["lib", "lib/a", "lib/a/b", "lib/a/b/file", "lib/one"]);
+        assert_eq!(inode("lib/a/b/file"), before);
+    }
+
+    #[test]
+    fn a_tree_beyond_the_limits_is_left_as_it_is() {
+        let directory = tree();
+        let cases = [
+            TreeRenameLimits { entries: 3, ..ENOUGH },
+            TreeRenameLimits { depth: 2, ..ENOUGH },
+            TreeRenameLimits { time: Duration::ZERO, ..ENOUGH },
+        ];
+        for limits in cases {
+            assert_eq!(rename(directory.path(), "src", "lib", limits), Err(Errno::XDEV), "{limits:?}");
+            assert_eq!(paths(directory.path()), OLD_TREE, "{limits:?}");
+        }
+        rename(directory.path(), "src", "lib", TreeRenameLimits { entries: 4, depth: 3, ..ENOUGH }).unwrap();
+    }
+
+    #[test]
+    fn an_error_rolls_back_and_restores_what_was_replaced() {
+        let directory = tree();
+        let replaced = directory.path().join("src/a/empty");
+        fs::create_dir(&replaced).unwrap();
+        fs::set_permissions(&replaced, fs::Permissions::from_mode(0o750)).unwrap();
+        let before = (paths(directory.path()), fs::metadata(&replaced).unwrap().modified().unwrap());
+        // The kernel refuses this before; here it is an error after the first links.
+        assert_eq!(rename(directory.path(), "src", "src/a/empty", ENOUGH), Err(Errno::XDEV));
+        let after = fs::metadata(&replaced).unwrap();
+        assert_eq!((paths(directory.path()), after.modified().unwrap()), before);
+        assert_eq!(after.permissions().mode() & 0o777, 0o750);
+    }
+
+    #[test]
+    fn a_directory_with_entries_is_not_replaced() {
+        let directory = tree();
+        fs::create_dir_all(directory.path().join("lib/x")).unwrap();
+        assert_eq!(rename(directory.path(), "src", "lib", ENOUGH), Err(Errno::NOTEMPTY));
+        assert_eq!(paths(directory.path()), [&["lib", "lib/x"][..], &OLD_TREE].concat());
+    }
+
+    #[test]
+    fn entries_that_are_new_or_replaced_meanwhile_move_too() {
+        let directory = tree();
+        let (parent, path) = (entry(directory.path(), "src").parent, directory.path());
+        let mut work = TreeRename::new(ENOUGH);
+        fs::create_dir(path.join("lib")).unwrap();
+        let (old, new) = (open_directory(&parent, c"src").unwrap(), open_directory(&parent, c"lib").unwrap());
+        work.link_entries(&old, &new, Path::new(""), 10).unwrap();
+        fs::write(path.join("src/a/late"), "late").unwrap();
+        fs::write(path.join("src/new"), "replaced").unwrap();
+        fs::rename(path.join("src/new"), path.join("src/one")).unwrap();
+        fs::create_dir(path.join("src/more")).unwrap();
+        fs::write(path.join("src/more/file"), "more").unwrap();
+        work.empty_and_remove(&parent, c"src", &new).unwrap();
+        assert_eq!(
+            paths(path),
+            ["lib", "lib/a", "lib/a/b", "lib/a/b/file", "lib/a/late", "lib/more", "lib/more/file", "lib/one"]
+        );
+        assert_eq!(fs::read_to_string(path.join("lib/one")).unwrap(), "replaced");
+    }
 }

@@ -28,12 +28,14 @@ for place, directories, files in os.walk('.'):
             text = hashlib.sha256(readable.read()).hexdigest()[:12] if readable else 'unreadable'
         links = found.st_nlink if kind == stat.S_IFREG else '-'
         time = found.st_mtime_ns if found.st_mtime < 2e9 and found.st_mtime_ns % 1000 == 7 else 'now'
-        print(path, oct(found.st_mode), links, text, time)
+        named = [] if kind == stat.S_IFLNK else os.listxattr(path)
+        print(path, oct(found.st_mode), links, text, time, [name for name in named if name == 'user.note'])
 ";
 
-/// Gives all of a tree an old time.
+/// Gives all of a tree an old time, and a directory in it an attribute.
 const OLD: &str = "
 import os
+os.setxattr('src/a', 'user.note', b'text')
 for place, directories, files in os.walk('.', topdown=False):
     for name in directories + files: os.utime(os.path.join(place, name), ns=(10**18 + 7, 10**18 + 7), follow_symlinks=False)
 ";
