@@ -26,9 +26,11 @@ use crate::program_control::ProgramControl;
 use crate::protocol::{
     JailKind, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, RunSpec, SetupError, SetupStep, SpawnerReply,
 };
+use crate::rename_helper::HelperIsolation;
+use crate::rename_requests::RenameRequests;
 use crate::run_mounts::{self, JailOverlay};
 use crate::seccomp::SeccompFilters;
-use crate::sys::{self, ForkResult};
+use crate::sys::{self, CallAnswer, ForkResult};
 use crate::terminal::{JailTerminal, TerminalSize};
 use crate::wrapped_mounts;
 
@@ -70,8 +72,10 @@ pub(crate) fn run_init(
 }
 
 /// A jail that is finished, with the process in it that will be the program.
-struct PreparedJail {
+struct PreparedJail<'a> {
     root: JailRoot,
+    cgroup_fds: Vec<OwnedFd>,
+    filter: &'a SeccompFilters,
     /// Nothing for a wrapped program, whose layers are on disk.
     overlay: Option<JailOverlay>,
     terminal: Option<JailTerminal>,
@@ -82,11 +86,11 @@ struct PreparedJail {
     sigchld_fd: OwnedFd,
 }
 
-impl PreparedJail {
+impl<'a> PreparedJail<'a> {
     fn new(
         furnished: JailRoot,
         cgroup_fds: Vec<OwnedFd>,
-        filter: &SeccompFilters,
+        filter: &'a SeccompFilters,
         kind: JailKind,
     ) -> Result<Self, SetupError> {
         let failed = || SetupStep::Start.failed::<Errno>();
@@ -107,7 +111,8 @@ impl PreparedJail {
         match unsafe { sys::clone_into(0) }.map_err(failed())? {
             ForkResult::Child => lockdown::run_child(&theirs, &cgroup_fds, filter, JailBackend::Native, session),
             ForkResult::Parent(child) => {
-                Ok(Self { root: furnished, overlay: layer, terminal, program: child.pid, socket, sigchld_fd: ended })
+                let (program, overlay) = (child.pid, layer);
+                Ok(Self { root: furnished, cgroup_fds, filter, overlay, terminal, program, socket, sigchld_fd: ended })
             }
         }
     }
@@ -153,7 +158,8 @@ impl PreparedJail {
         Ok(reap(
             self.program,
             &self.sigchld_fd,
-            LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next()),
+            LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next())
+                .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter)),
             control,
         ))
     }
@@ -255,8 +261,8 @@ pub(crate) struct LimitMonitor<'a> {
     /// The seccomp listener, as long as a process can notify it.
     requests: Option<OwnedFd>,
     cpu: Duration,
-    /// Whether there is a `/proc` of this jail.
-    own_proc: bool,
+    processes: ProcessSource<'a>,
+    renames: RenameRequests<'a>,
 }
 
 impl<'a> LimitMonitor<'a> {
@@ -266,11 +272,16 @@ impl<'a> LimitMonitor<'a> {
         backend: JailBackend,
         requests: Option<OwnedFd>,
     ) -> Self {
-        let own_proc = matches!(processes, ProcessSource::JailProc);
         let watch = || MemoryMonitor::new(spec.limits.memory_bytes, processes, memory_mounts(spec, backend));
         let memory = (!spec.memory_by_cgroup).then(watch);
         let locks = FileLockBudget::within(spec.limits.memory_bytes);
-        Self { memory, locks, requests, cpu: spec.limits.cpu.max(Duration::from_secs(1)), own_proc }
+        let (cpu, renames) = (spec.limits.cpu.max(Duration::from_secs(1)), RenameRequests::new(None, processes));
+        Self { memory, locks, requests, cpu, processes, renames }
+    }
+
+    /// Has directories of the workspace renamed that its overlay does not rename.
+    pub(crate) fn with_rename_helper(self, isolation: HelperIsolation<'a>) -> Self {
+        Self { renames: RenameRequests::new(Some(isolation), self.processes), ..self }
     }
 
     /// Until a child ended, or there is something to do about memory.
@@ -293,11 +304,13 @@ impl<'a> LimitMonitor<'a> {
         }
     }
 
-    /// Decides about one call that the filter asks about: shared memory is counted, locks have a budget.
+    /// Decides about one call that the filter asks about: shared memory is counted, locks have a budget, renames of
+    /// directories a helper.
     fn answer_request(&mut self) {
         let Some(requests) = &self.requests else { return };
         match sys::next_notification(requests.as_fd()) {
             Ok(Some(call)) => {
+                let Some(call) = self.renames.take(requests.as_fd(), call) else { return };
                 let permission = match (call.number, &mut self.memory) {
                     (libc::SYS_mmap, Some(memory)) => {
                         memory.add_shared(call.arguments[1]);
@@ -305,7 +318,8 @@ impl<'a> LimitMonitor<'a> {
                     }
                     _ => self.locks.take(),
                 };
-                let _ = sys::answer_call(requests.as_fd(), &call, permission);
+                let answer = permission.map_or_else(|errno| CallAnswer::Return(Err(errno)), |()| CallAnswer::Continue);
+                let _ = sys::answer_call(requests.as_fd(), &call, answer);
             }
             Ok(None) => {}
             // Every process that could ask is gone.
@@ -314,7 +328,7 @@ impl<'a> LimitMonitor<'a> {
     }
 }
 
-/// Reaps whatever ends, until the program has, then kills and reaps the rest.
+/// Reaps whatever ends, until the program has, then kills and reaps the rest. A rename that began is finished before.
 pub(crate) fn reap(
     program: Pid,
     ended: &OwnedFd,
@@ -322,16 +336,20 @@ pub(crate) fn reap(
     mut control: Option<ProgramControl<'_>>,
 ) -> SpawnerReply {
     let options = control.as_ref().map_or(WaitOptions::empty(), ProgramControl::wait_options) | WaitOptions::NOHANG;
-    let mut beyond = None;
+    let (mut beyond, mut exited) = (None, None);
     let status = loop {
-        let cpu = if bounds.own_proc { cpu_time_at_exit(program) } else { None };
+        if let Some(status) = exited.take_if(|_| !bounds.renames.is_running()) {
+            break status;
+        }
+        let has_proc = matches!(bounds.processes, ProcessSource::JailProc);
+        let cpu = if has_proc { cpu_time_at_exit(program) } else { None };
         match wait(options) {
             Ok(Some((pid, status))) if status.stopped() => {
                 if let Some(control) = &mut control {
                     control.report_stop(pid);
                 }
             }
-            Ok(Some((pid, status))) if pid == program => {
+            Ok(Some((pid, status))) if pid == program && exited.is_none() => {
                 let status = match status.terminating_signal() {
                     Some(signal) => ProgramStatus::Killed(signal),
                     None => ProgramStatus::Exited(status.exit_status().unwrap_or_default()),
@@ -340,12 +358,15 @@ pub(crate) fn reap(
                 let used_up =
                     status == ProgramStatus::Killed(libc::SIGKILL) && cpu.is_some_and(|used| used >= bounds.cpu);
                 beyond = beyond.or(used_up.then_some(LimitExceeded::Cpu));
-                break status;
+                exited = Some(status);
+                bounds.renames.close(bounds.requests.as_ref().map(AsFd::as_fd));
             }
-            Ok(Some(_)) => {}
+            Ok(Some((pid, status))) => {
+                bounds.renames.finish(bounds.requests.as_ref().map(AsFd::as_fd), pid, status);
+            }
             Ok(None) => bounds.wait(ended, control.as_mut()),
             // The program was our child, and no other process reaps it.
-            Err(_) => break ProgramStatus::Killed(libc::SIGKILL),
+            Err(_) => break exited.unwrap_or(ProgramStatus::Killed(libc::SIGKILL)),
         }
         // By the clock, not when nothing else happens: a program can see to it that something always does.
         if beyond.is_none() && bounds.memory.as_mut().is_some_and(MemoryMonitor::is_exceeded) {

@@ -38,6 +38,8 @@ mod program;
 mod program_control;
 mod program_runner;
 mod protocol;
+mod rename_helper;
+mod rename_requests;
 mod report;
 mod rtnetlink;
 mod run;
@@ -55,6 +57,7 @@ mod sys;
 mod terminal;
 mod toolchain_secrets;
 mod toolchains;
+mod tree_rename;
 mod wrapped;
 mod wrapped_mounts;
 

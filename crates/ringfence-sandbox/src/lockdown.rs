@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -148,10 +148,20 @@ fn receive_and_exec(
 }
 
 /// Directories with a layer above.
-fn writable_layers(spec: &RunSpec) -> Vec<&Path> {
+pub(crate) fn writable_layers(spec: &RunSpec) -> Vec<&Path> {
     match &spec.wrapped {
         Some(wrapped) => vec![&wrapped.workspace_path, &wrapped.home],
         None => vec![Path::new(WORKSPACE)],
+    }
+}
+
+/// Enforces the rules of files that a program in a native jail has, on another process of the jail.
+pub(crate) fn restrict_files(layers: &[PathBuf]) -> Result<(), Errno> {
+    let writable: Vec<&Path> = WRITABLE.iter().map(Path::new).chain(layers.iter().map(PathBuf::as_path)).collect();
+    let rules = writable_rules(&writable).map_err(|_| Errno::PERM)?;
+    match rules.restrict_self() {
+        Ok(LandlockEnforcement::None) | Err(_) => Err(Errno::PERM),
+        Ok(_) => Ok(()),
     }
 }
 

@@ -50,6 +50,7 @@ const MAPPING_LINK_BYTES: u64 = 64;
 const MAX_MAPPINGS_READ: u64 = 1 << 18;
 
 /// Source of the processes of a jail.
+#[derive(Clone, Copy)]
 pub(crate) enum ProcessSource<'a> {
     /// The jail's own `/proc` shows them and no others.
     JailProc,

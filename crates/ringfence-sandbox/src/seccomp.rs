@@ -16,7 +16,7 @@ use seccompiler::{BpfProgram, sock_filter};
 use crate::limits::MemoryLimiter;
 use crate::seccomp_rules::SyscallArgTest::{self, AnySet, AnySetUpper, Equals, MaskedEquals, NotEquals};
 use crate::seccomp_rules::{
-    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, NAMED_SOCKETS, NOTIFY, SyscallArgRule, UNACCOUNTED_MEMORY,
+    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, NAMED_SOCKETS, NOTIFY, RENAMES, SyscallArgRule, UNACCOUNTED_MEMORY,
 };
 use crate::sys;
 
@@ -27,7 +27,7 @@ const NEWEST_SYSCALL: u32 = 466;
 /// The filters, compiled. Made once, before any fork.
 #[derive(Debug)]
 pub(crate) struct SeccompFilters {
-    /// With a cgroup as memory limit. Calls that lock files notify the listener.
+    /// With a cgroup as memory limit. Calls that lock files and renames notify the listener.
     with_cgroup: BpfProgram,
     /// The same for a process that has another listener: the kernel permits one.
     unasked: BpfProgram,
@@ -80,18 +80,23 @@ impl SeccompFilters {
     }
 
     fn with(further: &[SyscallArgRule]) -> Result<Self, SeccompError> {
-        let kept = compile(&[further, &[FILE_LOCKS]].concat())?;
-        let counted = compile(&[further, &[FILE_LOCKS], &UNACCOUNTED_MEMORY].concat())?;
+        let kept = compile(&[further, &[FILE_LOCKS, RENAMES]].concat())?;
+        let counted = compile(&[further, &[FILE_LOCKS, RENAMES], &UNACCOUNTED_MEMORY].concat())?;
         Ok(Self { with_cgroup: kept, unasked: compile(further)?, with_accounting: counted })
     }
 
-    /// Installs the filter permanently, for this thread and its children. Returns the listener for requests for locks
-    /// and, where memory is counted, for shared memory.
+    /// Installs the filter permanently, without calls that it asks about.
+    pub(crate) fn install_without_listener(&self) -> Result<(), SeccompError> {
+        Ok(seccompiler::apply_filter(&self.unasked)?)
+    }
+
+    /// Installs the filter permanently, for this thread and its children. Returns the listener for requests for locks,
+    /// renames and, where memory is counted, for shared memory.
     pub(crate) fn install(&self, memory: MemoryLimiter) -> Result<Option<OwnedFd>, SeccompError> {
         match memory {
             MemoryLimiter::Cgroup => match sys::install_filter_with_listener(&self.with_cgroup) {
                 // A container that answers calls of its programs. Locks are not limited there (`docs/jail.md`).
-                Err(Errno::BUSY) => Ok(seccompiler::apply_filter(&self.unasked).map(|()| None)?),
+                Err(Errno::BUSY) => self.install_without_listener().map(|()| None),
                 installed => Ok(Some(installed?)),
             },
             MemoryLimiter::Rlimit => Ok(Some(sys::install_filter_with_listener(&self.with_accounting)?)),
@@ -217,8 +222,7 @@ mod tests {
     use ringfence_testkit::requirement::{Requirement, skip_without};
 
     use super::{NAMED_SOCKETS, NEWEST_SYSCALL, SeccompFilters, SyscallArgTest, UNACCOUNTED_MEMORY, compile};
-    use crate::limits::MemoryLimiter;
-    use crate::seccomp_rules::FCHMODAT2;
+    use crate::seccomp_rules::{FCHMODAT2, LANDLOCK_RESTRICT_SELF};
 
     /// Makes a call in a thread that has the filter, and says how it ended: 0 or the error.
     fn call(number: i64, arguments: [i64; 5]) -> i32 {
@@ -228,10 +232,10 @@ mod tests {
         if result == -1 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
     }
 
-    /// A filter holds for the installing thread and its children.
+    /// A filter holds for the installing thread and its children. What it would ask about is allowed.
     fn run_filtered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = thread::spawn(|| {
-            SeccompFilters::new().unwrap().install(MemoryLimiter::Cgroup).unwrap();
+            SeccompFilters::new().unwrap().install_without_listener().unwrap();
             work()
         });
         thread.join().unwrap()
@@ -469,6 +473,29 @@ mod tests {
             [(libc::LOCK_SH, ask), (libc::LOCK_EX | libc::LOCK_NB, ask), (libc::LOCK_UN, allow)]
         {
             check(libc::SYS_flock, operation, expected);
+        }
+    }
+
+    #[test]
+    fn renames_are_asked_about_but_for_exchanges() {
+        let (ask, allow) = (libc::SECCOMP_RET_USER_NOTIF, libc::SECCOMP_RET_ALLOW);
+        let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        let filters = SeccompFilters::new().unwrap();
+        let check = |call: i64, flags: u32, expected: u32, unasked: u32| {
+            let arguments = [0, 0, 0, 0, flags.into(), 0];
+            assert_eq!(verdict(&filters.with_cgroup, call as u32, arguments), expected, "{call} {flags}");
+            assert_eq!(verdict(&filters.with_accounting, call as u32, arguments), expected, "{call} {flags}");
+            assert_eq!(verdict(&filters.unasked, call as u32, arguments), unasked, "{call} {flags}");
+        };
+        #[cfg(target_arch = "x86_64")]
+        check(libc::SYS_rename, 0, ask, allow);
+        check(libc::SYS_renameat, 0, ask, allow);
+        check(LANDLOCK_RESTRICT_SELF, 0, ask, allow);
+        for (flags, expected, unasked) in
+            [(0, ask, allow), (libc::RENAME_NOREPLACE, ask, allow), (libc::RENAME_EXCHANGE, allow, allow)]
+        {
+            check(libc::SYS_renameat2, flags, expected, unasked);
+            check(libc::SYS_renameat2, flags | libc::RENAME_WHITEOUT, refuse, refuse);
         }
     }
 

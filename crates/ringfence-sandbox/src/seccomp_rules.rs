@@ -276,6 +276,19 @@ pub(crate) const FILE_LOCKS: SyscallArgRule = SyscallArgRule {
     ],
 };
 
+/// Renames, which may be of a directory, and Landlock rules of a program's own: see `rename_requests.rs`. An exchange of
+/// two directories is left to the kernel.
+pub(crate) const RENAMES: SyscallArgRule = SyscallArgRule {
+    error: NOTIFY,
+    calls: &[
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_rename, &[]),
+        (libc::SYS_renameat, &[]),
+        (libc::SYS_renameat2, &[MaskedEquals(4, EXCHANGE, 0)]),
+        (LANDLOCK_RESTRICT_SELF, &[]),
+    ],
+};
+
 /// Instead of an error: the listener is notified, and decides.
 pub(crate) const NOTIFY: i32 = -1;
 
@@ -295,6 +308,7 @@ const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 pub(crate) const FCHMODAT2: i64 = 452;
 const LANDLOCK_CREATE_RULESET: i64 = 444;
+pub(crate) const LANDLOCK_RESTRICT_SELF: i64 = 446;
 const MEMFD_SECRET: i64 = 447;
 #[cfg(target_arch = "x86_64")]
 const KEXEC_FILE_LOAD: i64 = 320;
@@ -338,3 +352,4 @@ const CREATE: u32 = libc::O_CREAT as u32;
 /// `O_TMPFILE` is two bits. The other is set for any directory.
 const TMPFILE: u32 = libc::O_TMPFILE as u32;
 const WHITEOUT: u32 = libc::RENAME_WHITEOUT;
+const EXCHANGE: u32 = libc::RENAME_EXCHANGE;

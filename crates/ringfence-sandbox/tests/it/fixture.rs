@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// An unused user ID.
-const PLAIN_UID: u32 = 60_601;
+pub(crate) const PLAIN_UID: u32 = 60_601;
 
 /// Runs a test as the current user and, if that is root, as a plain user too. `name` is the test's, with its module.
 pub(crate) fn as_each_user(name: &str, test: impl FnOnce()) {

@@ -29,6 +29,19 @@ fn programs_run_without_a_proc_and_that_is_said() {
 }
 
 #[test]
+fn directories_are_renamed_without_a_proc() {
+    with_hidden_proc("hidden_proc::directories_are_renamed_without_a_proc", || {
+        let world = SandboxFixture::new();
+        world.write("src/deep/file", "text");
+        let ended = world.python(
+            "import os, threading\nos.rename('src', 'lib'); os.chdir('lib'); thread = threading.Thread(target=os.rename, \
+             args=('deep', '/workspace/deep'))\nthread.start(); thread.join(); print(os.listdir('/workspace/deep'))",
+        );
+        assert_eq!((ended.stdout.text().as_str(), ended.stderr.text().as_str()), ("['file']\n", ""));
+    });
+}
+
+#[test]
 fn memory_and_endings_hold_without_a_proc() {
     with_hidden_proc("hidden_proc::memory_and_endings_hold_without_a_proc", || {
         let mut world = SandboxFixture::new();

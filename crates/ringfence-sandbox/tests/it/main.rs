@@ -16,6 +16,7 @@ mod memory;
 mod name_network;
 mod process_lifetimes;
 mod programs;
+mod renames;
 mod resource_exhaustion;
 mod shells;
 mod terminal;

@@ -98,6 +98,19 @@ fn both_ends_of_a_rename_stand_or_fall_together() {
     check("edits", "mv a.md .envrc; mkdir n; mv b.md n/b.md", "some", &["n", "n/b.md"], &[".envrc"]);
 }
 
+/// By the call itself, which `mv` answers with a copy where it fails.
+#[test]
+fn a_renamed_directory_is_kept_or_discarded_as_a_whole() {
+    let rename = "python3 -c 'import os; os.rename(\"d\", \"e\")'";
+    check("ask", rename, "none", &[], &["d", "e", "e/one", "e/two"]);
+    check("edits", rename, "all", &["d", "e", "e/one", "e/two"], &[]);
+    let covered = "python3 -c 'import os; os.rename(\"d\", \".vscode\")'; rm b.md";
+    check("edits", covered, "some", &["b.md"], &["d", ".vscode", ".vscode/one", ".vscode/two"]);
+    let twice =
+        format!("{rename}; python3 -c 'import os; os.rename(\"e\", \"f\"); os.mkdir(\"d\"); os.rename(\"f\", \"d\")'");
+    check("ask", &twice, "none", &[], &[]);
+}
+
 #[test]
 fn nothing_is_kept_without_the_directory_that_it_is_in_and_no_directory_that_is_hollow() {
     check(
