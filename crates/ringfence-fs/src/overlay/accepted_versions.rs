@@ -69,7 +69,11 @@ impl AcceptedVersions {
         if !self.has_path(path) {
             return Ok(false);
         }
-        Ok(self.contains(path, DirectoryVersion::read(directory, shown, cx)?.digest()))
+        Ok(self.contains_version(path, &DirectoryVersion::read(directory, shown, cx)?))
+    }
+
+    fn contains_version(&self, path: &[u8], version: &DirectoryVersion) -> bool {
+        self.contains(path, version.digest()) || self.contains(path, version.of_new_directory().digest())
     }
 }
 
@@ -89,6 +93,11 @@ impl DirectoryVersion {
         let most = cx.limits.walk_entries;
         let entries = read_directory(std::os::fd::AsFd::as_fd(&listed), TempVisibility::Hidden, most, shown, cx)?;
         Ok(Self { inode: stat.id.inode, mode: stat.mode, names: entries.into_iter().map(|entry| entry.name).collect() })
+    }
+
+    /// The version of a directory that a keep makes, of which only the names are known before.
+    fn of_new_directory(&self) -> Self {
+        Self { inode: 0, mode: 0, names: self.names.clone() }
     }
 
     fn digest(&self) -> Digest {
@@ -120,6 +129,11 @@ impl ChangeSet {
                 accepted.insert(&item.path, *digest);
             }
         }
+        for directory in kept.iter().filter(|item| item.is_new_directory()) {
+            let inside = kept.iter().filter(|item| split(&item.path).0 == directory.path);
+            let names = inside.map(|item| split(&item.path).1.to_vec()).collect();
+            accepted.insert(&directory.path, DirectoryVersion { inode: 0, mode: 0, names }.digest());
+        }
         // By directory: its own new mode, and what happens to its names.
         let mut directories: BTreeMap<&[u8], Vec<&OverlayChange>> = BTreeMap::new();
         for item in kept.iter().filter(|item| !item.in_new_directory) {
@@ -147,7 +161,7 @@ impl ChangeSet {
         let found = FileStat::from_stat(&fstat(&directory).map_err(|errno| errno_error(errno, &shown))?);
         let before = DirectoryVersion::read(std::os::fd::AsFd::as_fd(&directory), &shown, cx)?;
         // Of a directory that others changed since the start, no version is accepted.
-        if found.changed >= started && !accepted.contains(path, before.digest()) {
+        if found.changed >= started && !accepted.contains_version(path, &before) {
             return Ok(());
         }
         let mut after = before.clone();

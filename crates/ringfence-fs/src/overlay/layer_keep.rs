@@ -399,6 +399,7 @@ impl LayerKeep {
         let hunks = self.hunks.get(&item.path).cloned();
         let leaves = hunks.is_none() && item.directory_mode().is_none() && !item.in_hidden_directory;
         SettledItem {
+            unhides: leaves && item.is_new_directory(),
             leaves,
             path: item.path.clone(),
             group: item.group,
@@ -415,6 +416,8 @@ struct SettledItem {
     kept: KeptChange,
     /// It is removed from the layer. Otherwise it stays, and makes no difference any more.
     leaves: bool,
+    /// A new directory, of which some entries may stay in the layer.
+    unhides: bool,
 }
 
 /// Takes what was kept whole out of the layer, and removes a layer that has nothing left. Returns what is left.
@@ -426,6 +429,9 @@ fn settle(
     cx: &CallContext<'_>,
 ) -> Result<u64, ToolError> {
     let upper = UpperLayer::with_closed_modes(layer.upper()?, layer.record.closed_modes());
+    for item in made.iter().filter(|item| item.unhides) {
+        upper.unhide(&item.path).map_err(|errno| errno_error(errno, &item.kept.path))?;
+    }
     // What is in a directory comes behind it, and leaves first.
     for item in made.iter().rev().filter(|item| item.leaves) {
         upper.remove(&item.path).map_err(|errno| errno_error(errno, &item.kept.path))?;

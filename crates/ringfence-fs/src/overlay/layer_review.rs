@@ -173,7 +173,7 @@ struct ReviewHunk {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 struct DerivedTree {
     path: String,
-    /// Changed entries in it.
+    /// Changed files and links in it.
     count: u64,
     /// Bytes of the new files in it.
     bytes: u64,
@@ -291,7 +291,7 @@ impl LayerReviewPlan {
                 let is_directory = matches!(item.upper, Some(OverlayUpperState::Directory { .. }));
                 if let Some(top) = ignored.top_of(&item.path, is_directory, cx) {
                     let tree = self.derived.entry(top.to_vec()).or_default();
-                    tree.count += 1;
+                    tree.count += u64::from(!is_directory);
                     if let Some(OverlayUpperState::File { seen, .. }) = &item.upper {
                         tree.bytes = tree.bytes.saturating_add(seen.size);
                     }

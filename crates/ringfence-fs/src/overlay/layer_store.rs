@@ -34,13 +34,13 @@ use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::own_files::{names_in, open_own_file, open_private_dir, open_state};
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{fchmod, flock, fstat, fsync};
+use crate::sys::syscall::{fchmod, flock, fstat, fsync, mkdirat};
 
 /// The directory of the layers, below the state directory.
 const LAYERS: &str = "layers";
 
 const ID_PREFIX: &str = "l-";
-const ID_DIGITS: usize = 12;
+const ID_DIGITS: usize = 14;
 
 /// Prefix of the name of a layer about which everything was decided, until it is removed.
 pub(super) const DECIDED_PREFIX: &str = "decided-";
@@ -116,7 +116,7 @@ impl LayerStore {
         let names = names_in(layers.as_fd(), usize::MAX).map_err(errno_store_error)?;
         let mut found: Vec<ListedLayer> =
             names.into_iter().filter(|name| is_layer_id(name)).filter_map(|id| listed_layer(&layers, id)).collect();
-        found.sort_by(|a, b| a.id.cmp(&b.id));
+        found.sort_by(|a, b| (a.record.started, &a.id).cmp(&(b.record.started, &b.id)));
         Ok(found)
     }
 
@@ -212,8 +212,7 @@ impl LayerStore {
         let workspace = workspace_id(mount);
         let home = create_home(&self.open(HOMES)?, &workspace, about, cx)?;
         let layers = self.open(LAYERS)?;
-        let id = new_layer_id()?;
-        let directory = open_checked(&layers, id.as_bytes())?;
+        let (id, directory) = create_layer_directory(&layers)?;
         let lock = open_own_file(&directory, Path::new(LOCK), OFlags::CREATE).map_err(errno_store_error)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(errno_store_error)?;
         let upper = open_private_dir(&directory, UPPER).map_err(errno_store_error)?;
@@ -306,13 +305,21 @@ pub(super) fn workspace_id(mount: &Mount) -> String {
     format!("{:x}-{:x}{born}", id.device, id.inode)
 }
 
-/// In the order in which layers were made: seconds since 1970, and random digits.
-fn new_layer_id() -> Result<String, ToolError> {
-    let mut random = [0u8; 2];
-    getrandom::fill(&mut random)
-        .map_err(|_| ToolError::new(ErrorKind::Unavailable, "the system gives no random numbers"))?;
-    let seconds = u32::try_from(now_nanos() / 1_000_000_000).unwrap_or(u32::MAX);
-    Ok(format!("{ID_PREFIX}{seconds:08x}{:04x}", u16::from_ne_bytes(random)))
+/// Makes the directory of a new layer. IDs are in the order in which layers were made: milliseconds since 1970, and random
+/// digits.
+fn create_layer_directory(layers: &OwnedFd) -> Result<(String, OwnedFd), ToolError> {
+    loop {
+        let mut random = [0u8; 2];
+        getrandom::fill(&mut random)
+            .map_err(|_| ToolError::new(ErrorKind::Unavailable, "the system gives no random numbers"))?;
+        let millis = now_nanos() / 1_000_000 & 0xfff_ffff_ffff;
+        let id = format!("{ID_PREFIX}{millis:011x}{:03x}", u16::from_ne_bytes(random) & 0xfff);
+        match mkdirat(layers, &id, Mode::RWXU) {
+            Ok(()) => return Ok((id.clone(), open_checked(layers, id.as_bytes())?)),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno_store_error(errno)),
+        }
+    }
 }
 
 fn is_layer_id(name: &str) -> bool {

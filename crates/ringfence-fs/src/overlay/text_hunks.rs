@@ -132,7 +132,7 @@ mod tests {
         let (old, new) = (text(0..11_000), text(20_000..31_000));
         assert!(TextHunks::compare(&old, &new).is_none());
         let long = text(0..100_000);
-        assert_eq!(TextHunks::compare(&long, &long.replace("500\n", "five\n")).unwrap().len(), 100);
+        assert_eq!(TextHunks::compare(&long, &long.replace("\n5000\n", "\nfive\n")).unwrap().len(), 1);
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use crate::root::walk::{TempVisibility, read_directory};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fgetxattr, flistxattr, fstat, openat, openat2, statat, unlinkat};
+use crate::sys::syscall::{fgetxattr, flistxattr, fremovexattr, fstat, openat, openat2, statat, unlinkat};
 
 /// Prefixes of overlayfs attributes: for users, and for root.
 const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
@@ -105,6 +105,19 @@ impl UpperLayer {
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => Ok(()),
             removed => removed,
         }
+    }
+
+    /// Lets the entries of the workspace be seen in a directory that is in the workspace by now: overlayfs makes every new
+    /// directory hide what could be below it.
+    pub(super) fn unhide(&self, path: &[u8]) -> Result<(), Errno> {
+        let directory = match self.open_directory(path) {
+            Err(Errno::NOENT) => return Ok(()),
+            directory => directory?,
+        };
+        PREFIXES.iter().try_for_each(|prefix| match fremovexattr(&directory, [*prefix, b"opaque"].concat()) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+            removed => removed,
+        })
     }
 
     /// Puts the directories on disk that the entries at these paths were removed from.
