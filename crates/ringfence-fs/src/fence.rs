@@ -39,6 +39,8 @@ pub struct Fence {
     /// The workspace comes first.
     mounts: Vec<Arc<Mount>>,
     run_state: Option<RunStateMount>,
+    /// The state directory. Never shown.
+    state: PathBuf,
 }
 
 /// A file that the host itself goes by.
@@ -197,7 +199,7 @@ impl Fence {
             }
             mounts.push(Arc::new(mount));
         }
-        Ok(Self { mounts, run_state: options.run_state })
+        Ok(Self { mounts, run_state: options.run_state, state: state.to_owned() })
     }
 
     /// Binds a rule to a file: from now on no change of it goes without the rule. Only before the fence is shared.
@@ -206,6 +208,11 @@ impl Fence {
         let mount = mount.ok_or_else(|| FenceError::Guard(format!("@{alias}/{path}")))?;
         mount.guards.push(GuardedFile { path: path.as_bytes().to_vec(), rule });
         Ok(())
+    }
+
+    /// The directory of our own that the fence keeps its state in.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
     }
 
     pub(crate) fn mounts(&self) -> &[Arc<Mount>] {

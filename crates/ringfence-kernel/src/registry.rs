@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::suggest::nearest_name;
-use crate::tool_binding::{ErasedTool, ToolBinding, ToolDefinition, bind};
+use crate::tool_binding::{ErasedTool, ToolAudience, ToolBinding, ToolDefinition, bind};
 use crate::{Dialect, PhasedTool};
 
 /// Every tool of a host, in the order in which it was registered.
@@ -72,6 +72,15 @@ pub struct ToolFilter {
     pub deny: BTreeSet<String>,
     /// Toolsets that are offered; tools of others are not, even if `allow` names them.
     pub toolsets: BTreeSet<String>,
+    /// Whose session it is: only persons are offered the tools for persons.
+    pub audience: ToolAudience,
+}
+
+impl ToolFilter {
+    /// Every tool of no toolset, and those for persons.
+    pub fn for_persons() -> Self {
+        Self { audience: ToolAudience::Persons, ..Self::default() }
+    }
 }
 
 /// A choice of toolsets names one that does not exist.
@@ -160,7 +169,10 @@ impl ToolRegistry {
         let offered = |bound: &&Arc<dyn ErasedTool>| {
             let is_in = |names: &BTreeSet<String>| names.iter().any(|wanted| any_name_matches(bound.names(), wanted));
             let is_default = bound.definition().toolset.is_none_or(|toolset| choice.toolsets.contains(toolset));
-            let is_chosen = is_default && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in);
+            let is_for_them =
+                bound.definition().audience == ToolAudience::Everyone || choice.audience == ToolAudience::Persons;
+            let is_chosen =
+                is_for_them && is_default && !is_in(&choice.deny) && choice.allow.as_ref().is_none_or(is_in);
             bound.definition().dialect == dialect && is_chosen
         };
         let forwards = self.forwards.iter().filter(|forward| forward.dialect == dialect).copied().collect();

@@ -199,3 +199,6 @@ pub const MCP_MOUNT: &str = "mcp";
 
 /// The mount that stands for the kept outputs of the session itself: its paths are their IDs.
 pub const OUTPUT_MOUNT: &str = "output";
+
+/// The mount that stands for kept layers: its paths are their IDs.
+pub const LAYER_MOUNT: &str = "layer";

@@ -45,8 +45,20 @@ pub struct ToolDefinition {
     pub is_available: bool,
     /// The toolset that it belongs to. Such a tool is offered only to sessions that ask for it.
     pub toolset: Option<&'static str>,
+    /// The sessions that it is offered to.
+    pub audience: ToolAudience,
     arguments: LazySchema<ArgumentSchema>,
     output: Option<LazySchema<Value>>,
+}
+
+/// The sessions that a tool is offered to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolAudience {
+    /// Every session.
+    #[default]
+    Everyone,
+    /// Sessions of persons only: agents are not offered it, whatever their config allows.
+    Persons,
 }
 
 impl ToolDefinition {
@@ -179,6 +191,7 @@ impl<T: PhasedTool> ToolBinding<T> {
                 capabilities,
                 is_available: true,
                 toolset: None,
+                audience: ToolAudience::Everyone,
                 arguments: LazySchema {
                     schema: OnceLock::from(ArgumentSchema { description, parameters }),
                     generate: ArgumentSchema::default,
@@ -247,6 +260,13 @@ impl<T: PhasedTool> ToolBinding<T> {
     #[must_use]
     pub fn in_toolset(mut self, toolset: &'static str) -> Self {
         self.definition.toolset = Some(toolset);
+        self
+    }
+
+    /// The same binding of a tool that only persons are offered, such as one that decides about an agent's changes.
+    #[must_use]
+    pub fn for_persons(mut self) -> Self {
+        self.definition.audience = ToolAudience::Persons;
         self
     }
 
@@ -452,6 +472,7 @@ fn build_definition<A: JsonSchema, T: PhasedTool>(
         capabilities: capabilities_of::<T>(),
         is_available: true,
         toolset: None,
+        audience: ToolAudience::Everyone,
         arguments: LazySchema::new(argument_schema::<A>),
         output: output.map(LazySchema::new),
     }

@@ -148,6 +148,10 @@ pub fn fsetxattr(fd: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags)
     with_c_str(name, |name| retry_on_intr(|| rustix::fs::fsetxattr(fd.as_fd(), name, value, flags)))
 }
 
+pub fn fremovexattr(fd: impl AsFd, name: impl Arg) -> Result<(), Errno> {
+    with_c_str(name, |name| retry_on_intr(|| rustix::fs::fremovexattr(fd.as_fd(), name)))
+}
+
 pub fn flistxattr(fd: impl AsFd, names: &mut [u8]) -> Result<usize, Errno> {
     retry_on_intr(|| rustix::fs::flistxattr(fd.as_fd(), &mut *names))
 }

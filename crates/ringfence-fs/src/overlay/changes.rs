@@ -316,7 +316,7 @@ impl ChangeSet {
     }
 
     /// Opens the file that an item replaces, if it is still the one that was compared.
-    fn open_lower(&self, item: &OverlayChange) -> Result<OwnedFd, ToolError> {
+    pub(super) fn open_lower(&self, item: &OverlayChange) -> Result<OwnedFd, ToolError> {
         let name = display_path(&self.mount, &item.path);
         let (above, file) = split(&item.path);
         let parent = open_no_follow(&self.mount, above).ok_or_else(|| changed_error(&name))?;
@@ -336,7 +336,10 @@ impl ChangeSet {
     ) -> Result<(), ToolError> {
         let Some(OverlayUpperState::File { seen, .. }) = &item.upper else { return Ok(()) };
         let name = display_path(&self.mount, &item.path);
-        let new = FileContents::read_file(self.open(item, seen)?.as_fd(), seen, &name, cx)?;
+        let new = match self.partial.get(&item.path) {
+            Some(partial) => FileContents::from_bytes(&partial.contents),
+            None => FileContents::read_file(self.open(item, seen)?.as_fd(), seen, &name, cx)?,
+        };
         let old = match &item.lower {
             Some(was) => Some(FileContents::read_file(self.open_lower(item)?.as_fd(), &was.stat, &name, cx)?),
             None => None,
@@ -382,7 +385,7 @@ impl ChangeSet {
         resource_at(&self.mount, &item.path).effective_sensitivity().union(known).secret
     }
 
-    fn changed_path(&self, item: &OverlayChange) -> ChangedPath {
+    pub(super) fn changed_path(&self, item: &OverlayChange) -> ChangedPath {
         let is_file = |stamp: &FileStat| (stamp.kind == FileKind::File).then_some(stamp.size);
         let (what, size) = match (&item.lower, &item.upper) {
             (_, None) => (ChangeKind::Deleted, None),
@@ -425,6 +428,18 @@ impl ChangeSet {
             },
             (ChangeKind::Deleted, ..) => format!("delete `{path}`"),
         }
+    }
+}
+
+/// Name of a kind of change in replies.
+pub(super) fn change_kind_name(kind: &ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::Renamed { .. } => "renamed",
+        ChangeKind::Mode => "mode",
+        ChangeKind::Link => "link",
     }
 }
 

@@ -105,7 +105,7 @@ fn prepare(left: &ChangeSet, keep: &PreImageStore, ticket: &Ticket<'_>) -> Resul
     if !kept && !ticket.may_lose() {
         return Err(not_kept_error());
     }
-    let stage = OverlayStager::new(mount, keep, (&left.upper, left.items.len()), cx)?;
+    let stage = OverlayStager::new(mount, keep, left, cx)?;
     let mut planner = OverlayCommitPlanner {
         mount,
         images_dir: keep,
@@ -473,7 +473,10 @@ fn judge(left: &ChangeSet, item: &OverlayChange, ticket: &Ticket<'_>) -> Result<
         None => None,
     };
     let after = match &item.upper {
-        Some(OverlayUpperState::File { seen, .. }) => Some(read(left.open(item, seen)?, seen)?),
+        Some(OverlayUpperState::File { seen, .. }) => match left.partial.get(&item.path) {
+            Some(partial) => Some(partial.contents.clone()),
+            None => Some(read(left.open(item, seen)?, seen)?),
+        },
         Some(_) => {
             let message = format!("`{name}` is guarded and must be a file; nothing was changed");
             return Err(ToolError::new(ErrorKind::PermissionDenied, message));

@@ -14,6 +14,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::mount::Mount;
+use crate::overlay::accepted_versions::OverlayBaseline;
 use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::{escape, is_reserved, may_create};
@@ -42,6 +43,9 @@ pub(super) struct OverlayChange {
     pub(super) upper: Option<OverlayUpperState>,
     /// It comes with a new directory that it is in.
     pub(super) in_new_directory: bool,
+    /// It is in a directory of the upper part that hides the workspace's entries: without it there, the one of the
+    /// workspace would count as deleted.
+    pub(super) in_hidden_directory: bool,
     /// Index of the group that is kept or discarded as one.
     pub(super) group: usize,
     /// Data of a git repository that was there before, which leads to nothing protected.
@@ -94,7 +98,7 @@ pub(super) struct OverlayComparison {
 
 impl OverlayChange {
     pub(super) fn new(path: Vec<u8>, lower: Option<OverlayLowerState>, upper: Option<OverlayUpperState>) -> Self {
-        Self { path, lower, upper, in_new_directory: false, group: 0, is_data: false }
+        Self { path, lower, upper, in_new_directory: false, in_hidden_directory: false, group: 0, is_data: false }
     }
 
     /// A directory that was not there, or replaces something of another kind.
@@ -118,21 +122,21 @@ impl OverlayChange {
     }
 }
 
-/// Compares an upper directory with the workspace. `started` is in nanoseconds since 1970.
+/// Compares an upper directory with the workspace.
 pub(super) fn compare(
     mount: &Mount,
     upper: &UpperLayer,
-    started: i128,
+    baseline: &OverlayBaseline,
     cx: &CallContext<'_>,
 ) -> Result<OverlayComparison, ToolError> {
     let mut comparer = OverlayComparer {
         mount,
         upper,
-        started,
+        baseline,
         cx,
         entries_left: cx.limits.walk_entries,
-        bytes_left: cx.limits.copy_bytes,
-        directories: vec![OverlayDirectory { path: Vec::new(), below: LowerVisibility::Visible, unmatched: false }],
+        bytes_left: baseline.most_bytes.unwrap_or(cx.limits.copy_bytes),
+        directories: vec![OverlayDirectory::root()],
         found: OverlayComparison { items: Vec::new(), stale: BTreeSet::new(), rejected: Vec::new() },
     };
     while let Some(directory) = comparer.directories.pop() {
@@ -167,7 +171,7 @@ pub(super) fn resource_at(mount: &Mount, path: &[u8]) -> PolicyResource {
 struct OverlayComparer<'a> {
     mount: &'a Mount,
     upper: &'a UpperLayer,
-    started: i128,
+    baseline: &'a OverlayBaseline,
     cx: &'a CallContext<'a>,
     /// Entries that may still be read.
     entries_left: u64,
@@ -182,6 +186,14 @@ struct OverlayDirectory {
     below: LowerVisibility,
     /// The workspace has nothing of this name in a directory that it has.
     unmatched: bool,
+    /// It or one above it hides the workspace's entries.
+    hides: bool,
+}
+
+impl OverlayDirectory {
+    fn root() -> Self {
+        Self { path: Vec::new(), below: LowerVisibility::Visible, unmatched: false, hides: false }
+    }
 }
 
 /// Visibility of the workspace's directory below one of the upper directory.
@@ -197,7 +209,7 @@ enum LowerVisibility {
 
 impl OverlayComparer<'_> {
     fn compare_directory(&mut self, directory: &OverlayDirectory) -> Result<(), ToolError> {
-        let OverlayDirectory { path, below, unmatched } = directory;
+        let OverlayDirectory { path, below, unmatched, hides } = directory;
         let name = display_path(self.mount, path);
         let listing = self.upper.list(path, self.entries_left, &name, self.cx)?;
         self.entries_left = self.entries_left.saturating_sub(listing.entries.len() as u64);
@@ -210,12 +222,9 @@ impl OverlayComparer<'_> {
             return listing.entries.iter().try_for_each(|entry| self.compare_one(directory, &listing, None, entry));
         }
         let lower = open_no_follow(self.mount, path).ok_or_else(|| lower_gone_error(&name))?;
-        self.check_directory(
-            path,
-            &FileStat::from_stat(&fstat(&lower).map_err(|errno| errno_error(errno, &name))?),
-            below,
-        );
-        let inside = OverlayDirectory { path: path.clone(), below, unmatched: *unmatched };
+        self.check_directory((path, lower.as_fd()), below)?;
+        let hides = *hides || below == LowerVisibility::Hidden;
+        let inside = OverlayDirectory { path: path.clone(), below, unmatched: *unmatched, hides };
         for entry in &listing.entries {
             self.compare_one(&inside, &listing, Some(lower.as_fd()), entry)?;
         }
@@ -226,12 +235,23 @@ impl OverlayComparer<'_> {
     }
 
     /// Detects a directory that was moved, or whose mode or hidden entries changed, during the run.
-    fn check_directory(&mut self, path: &[u8], stamp: &FileStat, below: LowerVisibility) {
-        let moved = stamp.changed >= self.started && stamp.modified < self.started;
-        let hidden = below == LowerVisibility::Hidden && stamp.changed >= self.started;
-        if !path.is_empty() && (moved || hidden) {
+    fn check_directory(
+        &mut self,
+        (path, directory): (&[u8], BorrowedFd<'_>),
+        below: LowerVisibility,
+    ) -> Result<(), ToolError> {
+        let name = display_path(self.mount, path);
+        let stamp = FileStat::from_stat(&fstat(directory).map_err(|errno| errno_error(errno, &name))?);
+        let started = self.baseline.started;
+        let moved = stamp.changed >= started && stamp.modified < started;
+        let hidden = below == LowerVisibility::Hidden && stamp.changed >= started;
+        if !path.is_empty()
+            && (moved || hidden)
+            && !self.baseline.accepted.contains_directory((path, directory), &name, self.cx)?
+        {
             self.found.stale.insert(path.to_vec());
         }
+        Ok(())
     }
 
     /// Records the deletion of entries that a recreated directory hides.
@@ -336,12 +356,14 @@ impl OverlayComparer<'_> {
         let Some((_, stamp)) = merged else {
             let unmatched = was.is_none() && directory.below != LowerVisibility::Absent;
             self.add_change(directory, path.clone(), was, now)?;
-            self.directories.push(OverlayDirectory { path, below: LowerVisibility::Absent, unmatched });
+            let hides = directory.hides;
+            self.directories.push(OverlayDirectory { path, below: LowerVisibility::Absent, unmatched, hides });
             return Ok(());
         };
         let below =
             if directory.below == LowerVisibility::Hidden { LowerVisibility::Hidden } else { LowerVisibility::Visible };
-        self.directories.push(OverlayDirectory { path: path.clone(), below, unmatched: false });
+        let hides = directory.hides;
+        self.directories.push(OverlayDirectory { path: path.clone(), below, unmatched: false, hides });
         if stamp.mode & 0o777 != mode {
             let was = Some(OverlayLowerState { stat: stamp, sensitivity: Sensitivity::default(), tree: None });
             self.found.items.push(OverlayChange::new(path, was, Some(now)));
@@ -397,7 +419,8 @@ impl OverlayComparer<'_> {
             // It was copied up from a file that has no name here now: the program renamed that, or another process
             // removed it.
             let above = FileStat::from_stat(&fstat(lower).map_err(|errno| errno_error(errno, &name))?);
-            if above.modified >= self.started {
+            let is_accepted = || self.baseline.accepted.contains_directory((&directory.path, lower), &name, self.cx);
+            if above.modified >= self.baseline.started && !is_accepted()? {
                 self.found.stale.insert(path.clone());
             }
         }
@@ -416,6 +439,17 @@ impl OverlayComparer<'_> {
         is_it && hash_up_to(fd.as_fd(), was.size, "", self.cx).is_ok_and(|old| old == digest)
     }
 
+    /// Whether a file has contents that a keep of this layer found or left.
+    fn is_accepted(&self, lower: BorrowedFd<'_>, path: &[u8], was: &FileStat) -> bool {
+        if was.kind != FileKind::File || !self.baseline.accepted.has_path(path) {
+            return false;
+        }
+        let Ok(fd) = self.mount.open_at(lower, split(path).1, OFlags::RDONLY) else { return false };
+        let is_it = fstat(&fd).is_ok_and(|stat| FileStat::from_stat(&stat) == *was);
+        let version = hash_up_to(fd.as_fd(), was.size, "", self.cx);
+        is_it && version.is_ok_and(|version| self.baseline.accepted.contains(path, version))
+    }
+
     /// Records a new entry at a path, perhaps replacing another.
     fn add_change(
         &mut self,
@@ -426,7 +460,11 @@ impl OverlayComparer<'_> {
     ) -> Result<(), ToolError> {
         let was = was.map(|(lower, stamp)| self.inspect_lower(lower, &path, &stamp)).transpose()?;
         let within = directory.below == LowerVisibility::Absent;
-        self.found.items.push(OverlayChange { in_new_directory: within, ..OverlayChange::new(path, was, Some(now)) });
+        self.found.items.push(OverlayChange {
+            in_new_directory: within,
+            in_hidden_directory: directory.hides,
+            ..OverlayChange::new(path, was, Some(now))
+        });
         Ok(())
     }
 
@@ -468,7 +506,7 @@ impl OverlayComparer<'_> {
             }
             _ => None,
         };
-        if newest >= self.started {
+        if newest >= self.baseline.started && !self.is_accepted(lower, path, stamp) {
             self.found.stale.insert(path.to_vec());
         }
         Ok(OverlayLowerState { stat: *stamp, sensitivity, tree })

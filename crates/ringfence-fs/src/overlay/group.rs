@@ -112,6 +112,18 @@ impl ChangeSet {
         }
     }
 
+    /// Refuses what a program did to paths that it saw empty: it cannot have meant what is there.
+    pub(super) fn refuse_masked(&mut self) {
+        for index in 0..self.items.len() {
+            let Some(item) = self.items.get(index) else { continue };
+            let goes_whole = item.upper.is_none() || item.changes_kind();
+            let Some(masked) = self.masked.affected_by(&item.path, goes_whole) else { continue };
+            let name = display_path(&self.mount, masked);
+            let message = format!("`{name}` is masked in programs, so changes of it are not kept");
+            refuse_group(&mut self.groups, item.group, ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+    }
+
     fn refuse_read_only(&mut self) {
         if self.mount.rights == MountAccess::ReadOnly {
             for group in 0..self.groups.len() {
@@ -177,7 +189,7 @@ impl ChangeSet {
 
     /// For each item the item that it cannot be kept without: a new directory that it is in, or one that lets it be
     /// written by its new mode.
-    fn parents(&self) -> Vec<Option<usize>> {
+    pub(super) fn parents(&self) -> Vec<Option<usize>> {
         let opens = |item: &OverlayChange| {
             let was = item.lower.as_ref().map_or(0, |was| was.stat.mode);
             item.directory_mode().is_some_and(|mode| mode & 0o300 == 0o300 && was & 0o300 != 0o300)

@@ -14,7 +14,7 @@ use ringfence_kernel::{ErrorKind, ExposedDir, ToolError};
 use crate::git::{EMPTY_BLOB, GitOid};
 use crate::mount::Mount;
 use crate::path::name::escape;
-use crate::path::relative::split;
+use crate::path::relative::{range_below, split};
 use crate::root::{open_no_follow, stat};
 use crate::sys::stat::FileKind;
 
@@ -34,6 +34,19 @@ pub(super) enum GitStagedEntry {
 impl MaskedPaths {
     pub(super) fn of(shown: &ExposedDir) -> Self {
         Self(shown.masked.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect())
+    }
+
+    pub(super) fn from_paths(paths: impl Iterator<Item = Vec<u8>>) -> Self {
+        Self(paths.collect())
+    }
+
+    /// A masked path that is this one, above it, or in it where it is a directory that goes.
+    pub(super) fn affected_by(&self, path: &[u8], goes_whole: bool) -> Option<&[u8]> {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let covering = ends.chain([path.len()]).find_map(|end| self.0.get(&path[..end]));
+        let (from, to) = range_below(path);
+        let inside = || self.0.range(from..to).next();
+        covering.or_else(|| inside().filter(|_| goes_whole)).map(Vec::as_slice)
     }
 
     /// The masked path that git took the mask of for its contents, if it did.

@@ -6,15 +6,27 @@
 //!
 //! Not here: running a program (`ringfence-sandbox`).
 
+mod accepted_versions;
 mod changes;
 mod commit;
 mod committed_secrets;
 mod compare;
 mod group;
+mod ignored_trees;
+mod layer_changes;
+mod layer_collection;
+mod layer_home;
+mod layer_keep;
+mod layer_record;
+mod layer_review;
+mod layer_store;
 mod mask_scan;
 mod masked_paths;
 mod repository_data;
 mod stage;
+mod store_directory;
+mod text_hunks;
+mod tree_removal;
 mod upper;
 mod view;
 mod watched_directories;
@@ -28,11 +40,17 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use ringfence_kernel::{
-    CallContext, ChangeGroup, ChangeGroupDecision, ErrorKind, ExposedDir, LayerDescription, ResourceAccess, ToolError,
-    Workspace, WorkspaceChanges, WorkspaceLayer, WorkspaceView,
+    CallContext, ChangeGroup, ChangeGroupDecision, ExposedDir, LayerDescription, ResourceAccess, ToolError, Workspace,
+    WorkspaceChanges, WorkspaceLayer, WorkspaceView,
 };
 
+use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
+pub use self::layer_collection::{LayerCollectionMode, LayerStoreEntry, LayerStoreEntryKind};
+pub(crate) use self::layer_keep::{LayerItemChoice, LayerKeep, LayerKeepOutcome};
+pub(crate) use self::layer_review::{LayerReview, LayerReviewPlan, ListedLayerEntry, list_layers};
+pub(crate) use self::layer_store::LayerDrop;
+pub use self::layer_store::{LayerState, LayerStore};
 use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;
 use self::upper::UpperLayer;
@@ -48,11 +66,16 @@ impl Fence {
         let others = self.mounts().iter().filter(|mount| mount.run_state.is_none());
         let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
         let other_mounts = beside.into_iter().map(MountView::new).collect();
-        Some(Arc::new(OverlayWorkspace { own: MountView::new(own.pop()?), other_mounts }))
+        Some(Arc::new(OverlayWorkspace { own: MountView::new(own.pop()?), other_mounts, layers: self.layers() }))
     }
 }
 
 impl Fence {
+    /// The kept layers of wrapped programs.
+    pub(crate) fn layers(&self) -> LayerStore {
+        LayerStore::new(self.state())
+    }
+
     /// A directory of the workspace that a program on other files may read, without what is masked below it.
     pub fn expose_directory(
         &self,
@@ -73,6 +96,7 @@ impl Fence {
 struct OverlayWorkspace {
     own: MountView,
     other_mounts: Vec<MountView>,
+    layers: LayerStore,
 }
 
 impl Workspace for OverlayWorkspace {
@@ -99,38 +123,18 @@ impl Workspace for OverlayWorkspace {
         upper: OwnedFd,
         cx: &CallContext<'_>,
     ) -> Result<Box<dyn WorkspaceChanges>, ToolError> {
-        self.own.mount.scan_root(cx)?;
-        let since = view.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let started = i128::try_from(since.as_nanos()).unwrap_or_default();
-        let upper = UpperLayer::new(upper);
-        let found = compare(&self.own.mount, &upper, started, cx)?;
-        let mut left = ChangeSet {
-            mount: Arc::clone(&self.own.mount),
-            upper,
-            items: found.items,
-            rejected: Vec::new(),
-            accesses: Vec::new(),
-            renamed: HashMap::new(),
-            groups: Vec::new(),
-            decisions: Vec::new(),
-            repositories: RepositoryFindings::default(),
-            masked: MaskedPaths::of(&view.workspace),
-            previewed: HashMap::new(),
-        };
-        left.judge_repositories(cx);
-        left.find_accesses(cx)?;
-        let moved = left.find_renames(cx)?;
-        left.form_groups(&moved, &found.stale, found.rejected);
-        Ok(Box::new(left))
+        let baseline = OverlayBaseline { started: started_nanos(view), ..OverlayBaseline::default() };
+        let masked = MaskedPaths::of(&view.workspace);
+        Ok(Box::new(ChangeSet::compare(&self.own.mount, UpperLayer::new(upper), masked, &baseline, cx)?))
     }
 
     fn create_layer(
         &self,
-        _: &WorkspaceView,
-        _: &LayerDescription,
-        _: &CallContext<'_>,
+        view: &WorkspaceView,
+        about: &LayerDescription,
+        cx: &CallContext<'_>,
     ) -> Result<Box<dyn WorkspaceLayer>, ToolError> {
-        Err(ToolError::new(ErrorKind::Unavailable, "layers on disk are not available"))
+        self.layers.create(&self.own.mount, view, about, cx)
     }
 }
 
@@ -154,4 +158,53 @@ struct ChangeSet {
     masked: MaskedPaths,
     /// Digests of the workspace files that were previewed.
     previewed: HashMap<Vec<u8>, Digest>,
+    /// New contents that are not those of the upper directory: some of the hunks of a file.
+    partial: HashMap<Vec<u8>, PartialContents>,
+}
+
+/// A file with some of its hunks.
+#[derive(Debug)]
+struct PartialContents {
+    /// Of the file in the workspace that the hunks are applied to.
+    base: Digest,
+    contents: Vec<u8>,
+}
+
+impl ChangeSet {
+    /// The changes of an upper directory.
+    fn compare(
+        mount: &Arc<Mount>,
+        upper: UpperLayer,
+        masked: MaskedPaths,
+        baseline: &OverlayBaseline,
+        cx: &CallContext<'_>,
+    ) -> Result<Self, ToolError> {
+        mount.scan_root(cx)?;
+        let found = compare(mount, &upper, baseline, cx)?;
+        let mut changes = Self {
+            mount: Arc::clone(mount),
+            upper,
+            items: found.items,
+            rejected: Vec::new(),
+            accesses: Vec::new(),
+            renamed: HashMap::new(),
+            groups: Vec::new(),
+            decisions: Vec::new(),
+            repositories: RepositoryFindings::default(),
+            masked,
+            previewed: HashMap::new(),
+            partial: HashMap::new(),
+        };
+        changes.judge_repositories(cx);
+        changes.find_accesses(cx)?;
+        let moved = changes.find_renames(cx)?;
+        changes.form_groups(&moved, &found.stale, found.rejected);
+        Ok(changes)
+    }
+}
+
+/// The start of a view in nanoseconds since 1970.
+fn started_nanos(view: &WorkspaceView) -> i128 {
+    let since = view.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i128::try_from(since.as_nanos()).unwrap_or_default()
 }

@@ -6,6 +6,7 @@
 //! Not here: publishing them (`txn/step.rs`).
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
@@ -16,6 +17,7 @@ use crate::journal::{FileState, FileStateDepth, PreImageStore};
 use crate::mount::Mount;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::overlay::upper::{UpperLayer, open_beneath, open_file};
+use crate::overlay::{ChangeSet, PartialContents};
 use crate::path::relative::split;
 use crate::read::content::read_chunk;
 use crate::read::digest::{Digest, Sha256Hasher};
@@ -38,6 +40,8 @@ pub(super) struct OverlayStager<'a> {
     pub(super) mount: &'a Mount,
     pub(super) images: &'a PreImageStore,
     pub(super) upper: &'a UpperLayer,
+    /// Contents that are not those of the upper directory.
+    partial: &'a HashMap<Vec<u8>, PartialContents>,
     pub(super) cx: &'a CallContext<'a>,
     /// Few things are put on disk one by one, many at once.
     sync_each: bool,
@@ -63,7 +67,7 @@ impl<'a> OverlayStager<'a> {
     pub(super) fn new(
         mount: &'a Mount,
         keep: &'a PreImageStore,
-        (upper, count): (&'a UpperLayer, usize),
+        changes: &'a ChangeSet,
         cx: &'a CallContext<'a>,
     ) -> Result<Self, ToolError> {
         let owner = FileStat::from_stat(&fstat(&mount.root).map_err(|errno| errno_error(errno, "."))?).owner;
@@ -72,9 +76,10 @@ impl<'a> OverlayStager<'a> {
         Ok(Self {
             mount,
             images: keep,
-            upper,
+            upper: &changes.upper,
+            partial: &changes.partial,
             cx,
-            sync_each: count <= MAX_SYNCED_EACH,
+            sync_each: changes.items.len() <= MAX_SYNCED_EACH,
             owner,
             group: Cell::new(None),
             buffer,
@@ -208,11 +213,17 @@ impl<'a> OverlayStager<'a> {
         };
         let shown = display_path(self.mount, &item.path);
         let fail = |errno| errno_error(errno, &shown);
-        let from = self.open_upper(&item.path, seen, &shown)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | SAFE_OPEN;
         let file = openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
-        if self.copy(&from, &file, seen.size, &shown)? != *digest {
-            return Err(changed_error(&shown));
+        let partial = self.partial.get(&item.path);
+        match partial {
+            Some(PartialContents { contents, .. }) => write_all(file.as_fd(), contents).map_err(fail)?,
+            None => {
+                let from = self.open_upper(&item.path, seen, &shown)?;
+                if self.copy(&from, &file, seen.size, &shown)? != *digest {
+                    return Err(changed_error(&shown));
+                }
+            }
         }
         match old {
             Some(old) => {
@@ -226,12 +237,14 @@ impl<'a> OverlayStager<'a> {
             None => self.set_owner((directory, name), &shown)?,
         }
         fchmod(&file, Mode::from_raw_mode(*mode)).map_err(fail)?;
-        // Builds go by which of two files is newer, so the time is the program's.
-        let modified = Timespec {
-            tv_sec: i64::try_from(seen.modified.div_euclid(1_000_000_000)).unwrap_or_default(),
-            tv_nsec: i64::try_from(seen.modified.rem_euclid(1_000_000_000)).unwrap_or_default(),
-        };
-        futimens(&file, &Timestamps { last_access: modified, last_modification: modified }).map_err(fail)?;
+        // Builds go by which of two files is newer, so the time is the program's. Contents that it never had are new.
+        if partial.is_none() {
+            let modified = Timespec {
+                tv_sec: i64::try_from(seen.modified.div_euclid(1_000_000_000)).unwrap_or_default(),
+                tv_nsec: i64::try_from(seen.modified.rem_euclid(1_000_000_000)).unwrap_or_default(),
+            };
+            futimens(&file, &Timestamps { last_access: modified, last_modification: modified }).map_err(fail)?;
+        }
         if self.sync_each {
             fsync(&file).map_err(fail)?;
         }

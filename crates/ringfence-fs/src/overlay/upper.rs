@@ -6,12 +6,15 @@
 //!
 //! Not here: what it means for the workspace (`compare.rs`).
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::path::relative::{join, split};
 use crate::root::attributes::chmod_fd;
 use crate::root::resolver::PATH_ONLY;
 use crate::root::stat;
@@ -19,7 +22,7 @@ use crate::root::walk::{TempVisibility, read_directory};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fgetxattr, flistxattr, fstat, openat, openat2, statat};
+use crate::sys::syscall::{fgetxattr, flistxattr, fremovexattr, fstat, openat, openat2, statat, unlinkat};
 
 /// Prefixes of overlayfs attributes: for users, and for root.
 const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
@@ -28,7 +31,12 @@ const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
 #[derive(Debug)]
 pub(super) struct UpperLayer {
     root: OwnedFd,
+    /// Modes of directories that were made readable to be read, by path: a kept layer is read again.
+    closed_modes: Mutex<ClosedModes>,
 }
+
+/// Modes of directories that their owner could not list, by path.
+pub(super) type ClosedModes = BTreeMap<Vec<u8>, u32>;
 
 /// An open directory of the overlay's upper part, with its entries.
 #[derive(Debug)]
@@ -71,7 +79,50 @@ pub(super) struct UpperFile {
 
 impl UpperLayer {
     pub(super) fn new(root: OwnedFd) -> Self {
-        Self { root }
+        Self::with_closed_modes(root, ClosedModes::new())
+    }
+
+    /// The same where directories were made readable before.
+    pub(super) fn with_closed_modes(root: OwnedFd, modes: ClosedModes) -> Self {
+        Self { root, closed_modes: Mutex::new(modes) }
+    }
+
+    /// The modes of the directories that were made readable until now.
+    pub(super) fn closed_modes(&self) -> ClosedModes {
+        self.closed_modes.lock().clone()
+    }
+
+    /// Removes an entry whose change was made in the workspace. A directory that still has entries stays.
+    pub(super) fn remove(&self, path: &[u8]) -> Result<(), Errno> {
+        let (above, name) = split(path);
+        let directory = self.open_directory(above)?;
+        match unlinkat(&directory, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            removed => return removed,
+        }
+        match unlinkat(&directory, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Lets the entries of the workspace be seen in a directory that is in the workspace by now: overlayfs makes every new
+    /// directory hide what could be below it.
+    pub(super) fn unhide(&self, path: &[u8]) -> Result<(), Errno> {
+        let directory = match self.open_directory(path) {
+            Err(Errno::NOENT) => return Ok(()),
+            directory => directory?,
+        };
+        PREFIXES.iter().try_for_each(|prefix| match fremovexattr(&directory, [*prefix, b"opaque"].concat()) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+            removed => removed,
+        })
+    }
+
+    /// Puts the directories on disk that the entries at these paths were removed from.
+    pub(super) fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::syncfs(&self.root)
     }
 
     /// Lists a directory, by its path from the root of the upper directory. At most `most` entries.
@@ -90,7 +141,7 @@ impl UpperLayer {
         let mut entries = Vec::new();
         for entry in read_directory(fd.as_fd(), TempVisibility::Visible, most, shown, cx)? {
             let stat = statat(&fd, entry.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
-            let stamp = FileStat::from_stat(&stat);
+            let mut stamp = FileStat::from_stat(&stat);
             let is_node = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
             let what = match stamp.kind {
                 FileKind::File
@@ -101,7 +152,11 @@ impl UpperLayer {
                     UpperEntryKind::Whiteout
                 }
                 FileKind::File => UpperEntryKind::File,
-                FileKind::Directory => UpperEntryKind::Directory,
+                FileKind::Directory => {
+                    let closed = self.closed_modes.lock().get(&join(path, &entry.name)).copied();
+                    stamp.mode = closed.unwrap_or(stamp.mode);
+                    UpperEntryKind::Directory
+                }
                 FileKind::Link => UpperEntryKind::Link,
                 FileKind::Device if is_node => UpperEntryKind::Whiteout,
                 FileKind::Fifo | FileKind::Socket | FileKind::Device => UpperEntryKind::Special,
@@ -112,15 +167,18 @@ impl UpperLayer {
         Ok(UpperListing { fd, opaque: opaque.as_deref() == Some(b"y"), copied_up: attributes.has(b"origin"), entries })
     }
 
-    /// Opens a directory by its path, through no link. One that its owner may not read is made readable first: the
-    /// upper directory is discarded later, and its modes are known.
+    /// Opens a directory by its path, through no link. One that its owner may not read is made readable first, and its
+    /// mode is remembered.
     pub(super) fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | SAFE_OPEN;
         let place = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         match self.open(path, flags) {
             Ok(fd) if is_searchable(&fd)? => Ok(fd),
             Ok(_) | Err(Errno::ACCESS) => {
-                chmod_fd(self.open(path, place)?.as_fd(), 0o700)?;
+                let closed = self.open(path, place)?;
+                let mode = FileStat::from_stat(&fstat(&closed)?).mode;
+                self.closed_modes.lock().entry(path.to_vec()).or_insert(mode);
+                chmod_fd(closed.as_fd(), 0o700)?;
                 self.open(path, flags)
             }
             Err(errno) => Err(errno),
@@ -178,7 +236,9 @@ fn open_regular(directory: BorrowedFd<'_>, name: &[u8], seen: &FileStat) -> Resu
                 return Err(Errno::BUSY);
             }
             chmod_fd(place.as_fd(), 0o600)?;
-            open()?
+            let opened = open();
+            chmod_fd(place.as_fd(), seen.mode)?;
+            opened?
         }
         opened => opened?,
     };

@@ -62,14 +62,24 @@ impl IgnoreRules {
 
     /// Reads the rules of the directory that the walk is in, which has the path `path` from its start.
     pub(crate) fn enter(&mut self, walk: &TreeWalk<'_>, path: &[u8], cx: &CallContext<'_>) -> Result<(), ToolError> {
-        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
-        if self.is_full() {
-            return Ok(());
-        }
-        for rules in read_rules(walk.mount(), walk.directory()?, cx) {
-            self.layers.push(IgnoreFile { depth: walk.depth(), prefix: Some(prefix), below: Vec::new(), rules });
-        }
+        self.enter_directory(walk.mount(), walk.directory()?, (path, walk.depth()), cx);
         Ok(())
+    }
+
+    /// Reads the rules of a directory that has the path `path` from the start, at a depth from there.
+    pub(crate) fn enter_directory(
+        &mut self,
+        mount: &MountRoot,
+        directory: BorrowedFd<'_>,
+        (path, depth): (&[u8], usize),
+        cx: &CallContext<'_>,
+    ) {
+        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+        if !self.is_full() {
+            for rules in read_rules(mount, directory, cx) {
+                self.layers.push(IgnoreFile { depth, prefix: Some(prefix), below: Vec::new(), rules });
+            }
+        }
     }
 
     /// Forgets the rules of directories that the walk has left.

@@ -10,6 +10,7 @@ mod edit_args;
 mod edit_file;
 mod find_files;
 mod get_file_info;
+mod layers;
 mod list_directory;
 mod move_file;
 mod numbered_text;
@@ -55,7 +56,8 @@ pub fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(), Duplic
     find_files::register(registry, fence)?;
     search_files::register(registry, fence)?;
     undo::register(registry, fence)?;
-    changes::register(registry, fence)
+    changes::register(registry, fence)?;
+    layers::register(registry, fence)
 }
 
 /// Encoding.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ringfence_crewagent::{RUN_STATE, STATE_ALIAS, WORKFLOW_FILE, WorkflowGraphSource, WorkflowGuard};
 use ringfence_fs::{Fence, FenceOptions, MountAccess, MountSpec, ResolverBackend, StagingMode};
 use ringfence_kernel::{
-    CallLimits, Dialect, ErrorKind, Host, HostConfig, LayeredRules, PolicyLayer, PolicyRule, Preset, Session, ToolCall,
-    ToolRegistry,
+    CallLimits, Dialect, ErrorKind, Host, HostConfig, LayeredRules, PolicyLayer, PolicyRule, Preset, Principal,
+    Session, ToolCall, ToolFilter, ToolRegistry,
 };
 use ringfence_testkit::approver::ScriptedApprover;
 use ringfence_testkit::audit_trace::AuditTrace;
@@ -35,6 +35,8 @@ pub(crate) struct FsFixtureConfig {
     pub(crate) workers: usize,
     /// The approver, if any.
     pub(crate) person: Option<ScriptedApprover>,
+    /// A person calls, who is offered the tools for persons.
+    pub(crate) by_person: bool,
     /// Tools that only a test has.
     pub(crate) extra: Option<fn(&mut ToolRegistry, &Fence)>,
 }
@@ -59,6 +61,7 @@ impl FsFixtureConfig {
             trace: None,
             workers: 8,
             person: None,
+            by_person: false,
             extra: None,
         }
     }
@@ -255,7 +258,11 @@ fn serve(fence: &Fence, setup: FsFixtureConfig) -> (Host, Session) {
     if let Some(register) = setup.extra {
         register(&mut registry, fence);
     }
-    let session = Session { limits: setup.limits, ..test_session(&registry, setup.dialect) };
+    let mut session = Session { limits: setup.limits, ..test_session(&registry, setup.dialect) };
+    if setup.by_person {
+        session.principal = Principal::person("person");
+        session.catalog = registry.catalog(setup.dialect, &ToolFilter::for_persons()).unwrap();
+    }
     let defaults = test_host_config();
     let host = Host::new(HostConfig {
         policy: Box::new(LayeredRules::from_preset(setup.preset).with_layer(PolicyLayer::User, setup.rules)),

@@ -19,6 +19,7 @@ mod existence_leaks;
 mod fixture;
 mod fuzz;
 mod identity;
+mod layers;
 mod model;
 mod model_dialects;
 mod model_edits;

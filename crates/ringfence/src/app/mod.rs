@@ -271,8 +271,12 @@ pub fn build_person_app(
     assurance: Assurance,
     tap: Option<Box<dyn AuditSink>>,
 ) -> Result<App, AppError> {
-    let settings =
-        AppSettings { dialect: Dialect::Standard, named_tools: Vec::new(), tools: ToolFilter::default(), ..settings };
+    let settings = AppSettings {
+        dialect: Dialect::Standard,
+        named_tools: Vec::new(),
+        tools: ToolFilter::for_persons(),
+        ..settings
+    };
     build_app_for(
         SessionKind::Person,
         settings,
@@ -356,7 +360,7 @@ fn build_app_for(
         settings.trusted_rules = found.trusted_rules();
         offered = Some(found);
         if matches!(who, SessionKind::Person) {
-            settings.tools = ToolFilter::default();
+            settings.tools = ToolFilter::for_persons();
         }
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(AppError::WorkspaceTools)?;
     }

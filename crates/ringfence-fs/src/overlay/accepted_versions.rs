@@ -1,0 +1,183 @@
+//! Accepted versions of workspace entries: those that a layer was compared with when a part of it was kept.
+//!
+//! A kept layer is compared with the live workspace, in which everything that changed since the start is a conflict. What
+//! a keep itself changed there is none: before it is made, the version before and the one after it are recorded. A version
+//! is a digest of contents and never a time, so an undo of the keep is no conflict either.
+//!
+//! Not here: where they are stored (`layer_record.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+
+use ringfence_kernel::{CallContext, ToolError};
+use rustix::io::Errno;
+
+use crate::overlay::ChangeSet;
+use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
+use crate::path::name::{escape, unescape};
+use crate::path::relative::split;
+use crate::read::digest::{Digest, Sha256Hasher};
+use crate::root::walk::{TempVisibility, read_directory};
+use crate::root::{open_no_follow, reopen_for_listing};
+use crate::sys::errno::errno_error;
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::fstat;
+
+/// The start of a program, and what counts as unchanged since.
+#[derive(Debug, Default)]
+pub(super) struct OverlayBaseline {
+    /// In nanoseconds since 1970.
+    pub(super) started: i128,
+    pub(super) accepted: AcceptedVersions,
+    /// Most bytes of new contents, where that is not the limit of the call.
+    pub(super) most_bytes: Option<u64>,
+}
+
+/// Versions by path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AcceptedVersions(BTreeMap<Vec<u8>, BTreeSet<String>>);
+
+impl AcceptedVersions {
+    pub(super) fn has_path(&self, path: &[u8]) -> bool {
+        self.0.contains_key(path)
+    }
+
+    pub(super) fn contains(&self, path: &[u8], version: Digest) -> bool {
+        self.0.get(path).is_some_and(|versions| versions.contains(&version.to_hex()))
+    }
+
+    pub(super) fn insert(&mut self, path: &[u8], version: Digest) {
+        self.0.entry(path.to_vec()).or_default().insert(version.to_hex());
+    }
+
+    /// The form in which they are stored, by escaped path.
+    pub(super) fn to_stored(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.0.iter().map(|(path, versions)| (escape(path), versions.clone())).collect()
+    }
+
+    pub(super) fn from_stored(stored: &BTreeMap<String, BTreeSet<String>>) -> Self {
+        Self(stored.iter().map(|(path, versions)| (unescape(path), versions.clone())).collect())
+    }
+
+    /// Whether a directory has an accepted version.
+    pub(super) fn contains_directory(
+        &self,
+        (path, directory): (&[u8], BorrowedFd<'_>),
+        shown: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<bool, ToolError> {
+        if !self.has_path(path) {
+            return Ok(false);
+        }
+        Ok(self.contains_version(path, &DirectoryVersion::read(directory, shown, cx)?))
+    }
+
+    fn contains_version(&self, path: &[u8], version: &DirectoryVersion) -> bool {
+        self.contains(path, version.digest()) || self.contains(path, version.of_new_directory().digest())
+    }
+}
+
+/// What a directory is and which names it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DirectoryVersion {
+    inode: u64,
+    mode: u32,
+    names: BTreeSet<Vec<u8>>,
+}
+
+impl DirectoryVersion {
+    fn read(directory: BorrowedFd<'_>, shown: &str, cx: &CallContext<'_>) -> Result<Self, ToolError> {
+        let fail = |errno: Errno| errno_error(errno, shown);
+        let listed = reopen_for_listing(directory).map_err(fail)?;
+        let stat = FileStat::from_stat(&fstat(&listed).map_err(fail)?);
+        let most = cx.limits.walk_entries;
+        let entries = read_directory(std::os::fd::AsFd::as_fd(&listed), TempVisibility::Hidden, most, shown, cx)?;
+        Ok(Self { inode: stat.id.inode, mode: stat.mode, names: entries.into_iter().map(|entry| entry.name).collect() })
+    }
+
+    /// The version of a directory that a keep makes, of which only the names are known before.
+    fn of_new_directory(&self) -> Self {
+        Self { inode: 0, mode: 0, names: self.names.clone() }
+    }
+
+    fn digest(&self) -> Digest {
+        let mut hasher = Sha256Hasher::default();
+        hasher.update(format!("directory {} {:o}\0", self.inode, self.mode).as_bytes());
+        for name in &self.names {
+            hasher.update(name);
+            hasher.update(b"\0");
+        }
+        hasher.finish()
+    }
+}
+
+impl ChangeSet {
+    /// Adds the versions before and after a keep of these items: of the files whose contents are kept in part, and of the
+    /// directories whose names and modes change.
+    pub(super) fn accept_keep(
+        &self,
+        accepted: &mut AcceptedVersions,
+        kept: &[&OverlayChange],
+        started: i128,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
+        for item in kept {
+            if let (Some(before), Some(OverlayUpperState::File { digest, .. })) =
+                (self.partial.get(&item.path).map(|partial| partial.base), &item.upper)
+            {
+                accepted.insert(&item.path, before);
+                accepted.insert(&item.path, *digest);
+            }
+        }
+        for directory in kept.iter().filter(|item| item.is_new_directory()) {
+            let inside = kept.iter().filter(|item| split(&item.path).0 == directory.path);
+            let names = inside.map(|item| split(&item.path).1.to_vec()).collect();
+            accepted.insert(&directory.path, DirectoryVersion { inode: 0, mode: 0, names }.digest());
+        }
+        // By directory: its own new mode, and what happens to its names.
+        let mut directories: BTreeMap<&[u8], Vec<&OverlayChange>> = BTreeMap::new();
+        for item in kept.iter().filter(|item| !item.in_new_directory) {
+            directories.entry(split(&item.path).0).or_default().push(item);
+            if item.directory_mode().is_some() {
+                directories.entry(&item.path).or_default().push(item);
+            }
+        }
+        for (path, items) in directories {
+            self.accept_directory(accepted, path, &items, started, cx)?;
+        }
+        Ok(())
+    }
+
+    fn accept_directory(
+        &self,
+        accepted: &mut AcceptedVersions,
+        path: &[u8],
+        items: &[&OverlayChange],
+        started: i128,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
+        let shown = display_path(&self.mount, path);
+        let Some(directory) = open_no_follow(&self.mount, path) else { return Ok(()) };
+        let found = FileStat::from_stat(&fstat(&directory).map_err(|errno| errno_error(errno, &shown))?);
+        let before = DirectoryVersion::read(std::os::fd::AsFd::as_fd(&directory), &shown, cx)?;
+        // Of a directory that others changed since the start, no version is accepted.
+        if found.changed >= started && !accepted.contains_version(path, &before) {
+            return Ok(());
+        }
+        let mut after = before.clone();
+        for item in items {
+            let name = split(&item.path).1;
+            match (&item.lower, &item.upper) {
+                _ if item.path == path => {
+                    after.mode = item.directory_mode().map_or(after.mode, |mode| after.mode & 0o7000 | mode);
+                }
+                (_, None) => _ = after.names.remove(name),
+                (None, Some(_)) => _ = after.names.insert(name.to_vec()),
+                (Some(_), Some(_)) => {}
+            }
+        }
+        accepted.insert(path, before.digest());
+        accepted.insert(path, after.digest());
+        Ok(())
+    }
+}
