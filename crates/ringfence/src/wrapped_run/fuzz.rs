@@ -27,7 +27,9 @@ fn check_output(output: &[u8]) {
                     _ => {}
                 }
             }
-            Some(']') => assert!(!body.starts_with("52;") || !body.contains(";?"), "{}", output.escape_ascii()),
+            Some(']') if body.starts_with("52;") => {
+                assert!(body.split(';').nth(2).is_none_or(|data| !data.starts_with('?')), "{}", output.escape_ascii());
+            }
             Some('P') => assert!(!body.starts_with("$q") && !body.starts_with("tmux"), "{}", output.escape_ascii()),
             Some('^' | 'X' | '%' | ' ') => panic!("{}", output.escape_ascii()),
             _ => {}
@@ -67,8 +69,9 @@ fn output_is_filtered_the_same_in_each_chunking() {
         .check(|bytes| {
             let whole = filtered(bytes);
             check_output(&whole);
-            // Of its own output it removes nothing.
-            assert_eq!(filtered(&whole), whole);
+            // Of its own output it removes nothing. A character that goes on nowhere ends at the space.
+            let ended = [whole.as_slice(), b" "].concat();
+            assert_eq!(filtered(&ended), ended);
             let mut filter = OutputFilter::new(FilterOptions::default());
             let mut output = Vec::new();
             for byte in bytes {

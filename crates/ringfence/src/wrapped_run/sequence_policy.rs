@@ -189,8 +189,8 @@ fn decide_clipboard(rest: &[u8], is_whole: bool, options: FilterOptions) -> Opti
     }
     let (_, data) = split_at_byte(rest, b';')?;
     match data.first() {
-        Some(b'?') => Some(false),
-        Some(_) => Some(true),
+        // Base64.
+        Some(first) => Some(first.is_ascii_alphanumeric() || matches!(first, b'+' | b'/')),
         None => is_whole.then_some(true),
     }
 }
