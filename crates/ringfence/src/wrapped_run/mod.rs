@@ -5,5 +5,9 @@ mod filter_tests;
 #[cfg(test)]
 mod fuzz;
 mod output_filter;
+mod person_terminal;
+mod relay_loop;
+mod relay_signals;
 mod sequence_policy;
 mod terminal_modes;
+mod terminal_relay;
