@@ -6,8 +6,12 @@ mod filter_tests;
 mod fuzz;
 mod output_filter;
 mod person_terminal;
+#[cfg(test)]
+mod relay_fixture;
 mod relay_loop;
 mod relay_signals;
+#[cfg(test)]
+mod relay_tests;
 mod sequence_policy;
 mod terminal_modes;
 mod terminal_relay;

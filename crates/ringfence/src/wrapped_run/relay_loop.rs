@@ -119,29 +119,35 @@ impl RelayLoop {
                     }
                 }
             }
-            self.take_signals()?;
+            self.take_signals();
             self.wait()?;
             self.copy();
         }
     }
 
-    fn take_signals(&mut self) -> io::Result<()> {
+    fn take_signals(&mut self) {
         let is_continued = self.inbox.take_continued();
         if self.repaint.is_some_and(|at| at <= Instant::now()) {
             self.repaint = None;
             self.apply_size();
         }
-        if self.pauses > 0 {
-            return Ok(());
+        if self.pauses > 0 || self.is_terminal_gone {
+            return;
         }
         // We were stopped by something else than our program, and a shell has set the terminal for itself.
         if is_continued {
-            self.terminal.enter_raw()?;
+            self.enter_raw();
         }
         if self.inbox.take_resized() || is_continued {
             self.apply_size();
         }
-        Ok(())
+    }
+
+    /// Takes the terminal again. One that was closed meanwhile is lost.
+    fn enter_raw(&mut self) {
+        if self.terminal.enter_raw().is_err() {
+            self.lose_terminal();
+        }
     }
 
     /// Waits until one of the sides can go on, or there is a command.
@@ -200,8 +206,10 @@ impl RelayLoop {
 
     /// The person's terminal is gone, as a signal would say it, and the program is told so.
     fn lose_terminal(&mut self) {
-        self.is_terminal_gone = true;
         self.output.clear();
+        if std::mem::replace(&mut self.is_terminal_gone, true) {
+            return;
+        }
         self.inbox.forwarder.lock().push(Signal::HUP, Instant::now());
     }
 
@@ -275,13 +283,12 @@ impl RelayLoop {
         self.terminal.restore();
     }
 
-    fn release_output(&mut self) -> io::Result<()> {
-        self.terminal.enter_raw()?;
+    fn release_output(&mut self) {
+        self.enter_raw();
         if let Some(filter) = &self.filter {
             self.output.extend(filter.modes().resume());
         }
         self.apply_size();
-        Ok(())
     }
 
     fn pause(&mut self, done: &Sender<()>) {
@@ -300,7 +307,7 @@ impl RelayLoop {
             return Ok(());
         }
         self.terminal.discard_input();
-        self.release_output()?;
+        self.release_output();
         // Two sizes, one after the other, make a program draw everything again.
         let size = self.terminal.size();
         let smaller = Winsize { ws_row: size.ws_row.saturating_sub(1).max(1), ..size };
@@ -325,7 +332,7 @@ impl RelayLoop {
             poll_for(&mut fds, until.saturating_duration_since(Instant::now()))?;
             self.inbox.clear_wakes();
         }
-        self.release_output()?;
+        self.release_output();
         // The waiting thread may be gone with the jail.
         let _ = done.send(());
         Ok(())
