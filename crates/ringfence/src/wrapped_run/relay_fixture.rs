@@ -73,9 +73,11 @@ pub(crate) fn run_relay_process() -> bool {
     let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from) else { return false };
     let filter = std::env::var_os(RAW_VARIABLE).is_none().then(FilterOptions::default);
     let terminal = PersonTerminal::open().unwrap();
+    let size = terminal.size();
     let session = Arc::new(RelaySession::new(terminal, filter).unwrap());
     session.start().unwrap();
     let (master, slave) = open_terminal_pair();
+    tcsetwinsize(&master, size).unwrap();
     let mut leader = Command::new("setsid");
     leader.args(["--ctty", "bash", "--norc", "-c", LEADER]).env("DIRECTORY", &directory);
     leader.stdin(slave.try_clone().unwrap()).stdout(slave).stderr(Stdio::piped());
