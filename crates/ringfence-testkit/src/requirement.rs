@@ -103,6 +103,8 @@ requirements! {
     Strace = "strace",
     /// `/opt` and `/usr/src`.
     SystemDirectories = "system-directories",
+    /// tmux.
+    Tmux = "tmux",
     /// A user namespace in which a user may refuse further ones.
     UserNamespaces = "user-namespaces",
     /// A file system with attributes of users.

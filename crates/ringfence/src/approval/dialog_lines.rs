@@ -24,17 +24,17 @@ pub(crate) struct DialogLine {
     pub(crate) text: String,
 }
 
-pub(super) fn styled_line(style: DialogStyle, text: String) -> DialogLine {
+pub(crate) fn styled_line(style: DialogStyle, text: String) -> DialogLine {
     DialogLine { style, text }
 }
 
-pub(super) fn json_lines(args: &Value) -> Vec<DialogLine> {
+pub(crate) fn json_lines(args: &Value) -> Vec<DialogLine> {
     let text = serde_json::to_string_pretty(args).unwrap_or_default();
     escaped_lines(&text).into_iter().map(|text| styled_line(DialogStyle::Plain, text)).collect()
 }
 
 /// The preview; a diff has its colours.
-pub(super) fn preview_lines(preview: &Preview) -> Vec<DialogLine> {
+pub(crate) fn preview_lines(preview: &Preview) -> Vec<DialogLine> {
     let plain = |text: &str| -> Vec<DialogLine> {
         let lines = escaped_lines(text.trim_end_matches('\n')).into_iter();
         lines.map(|text| styled_line(DialogStyle::Plain, text)).collect()
@@ -73,7 +73,7 @@ fn file_diff_lines(file: &FileDiff) -> Vec<DialogLine> {
 }
 
 /// Lines that are wider than the window go on in the next.
-pub(super) fn wrap_lines(lines: Vec<DialogLine>, width: usize) -> Vec<DialogLine> {
+pub(crate) fn wrap_lines(lines: Vec<DialogLine>, width: usize) -> Vec<DialogLine> {
     let mut fitted = Vec::new();
     for DialogLine { style, text } in lines {
         let (mut part, mut used) = (String::new(), 0);

@@ -7,6 +7,8 @@
 
 pub(crate) mod dialog;
 pub(crate) mod dialog_lines;
+pub(crate) mod dialog_screen;
+pub(crate) mod terminal_keys;
 pub mod tty;
 
 use std::future::{Future, ready};

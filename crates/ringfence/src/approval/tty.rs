@@ -4,13 +4,13 @@
 //! was shown are dropped, and so are those that continue them. Whatever happens, the terminal is restored: an answer of
 //! another front, a timeout, a signal, a panic.
 //!
-//! Not here: rendering and key bindings (`dialog.rs`). A front that does not own the terminal, such as a server on
+//! Not here: rendering and key bindings (`dialog.rs`), drawing and restoring (`dialog_screen.rs`). A front that does not own the terminal, such as a server on
 //! standard input and output, does not use this.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io::{self, BufRead as _, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -23,27 +23,20 @@ use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalInbox, ApprovalRequest, ApprovalResponse, Approver, ApproverReply,
     ArgumentDraft, Assurance, DraftOutcome, Preview, Principal, sanitize_line, sanitize_untruncated,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{geteuid, getpgrp};
-use rustix::termios::{
-    InputModes, LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcgetpgrp,
-    tcgetwinsize, tcsetattr,
-};
+use rustix::termios::{QueueSelector, tcflush, tcgetpgrp};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::approval::deny_all;
-use crate::approval::dialog::{ApprovalDialog, DialogKey, DialogStep, WindowSize};
-use crate::approval::dialog_lines::{DialogLine, DialogStyle};
+use crate::approval::dialog::{ApprovalDialog, DialogStep};
+use crate::approval::dialog_screen::{ColorMode, DialogEvent, DialogScreen, TICK, poll_for};
 use crate::config::{AppSettings, Environment};
 use crate::process::program_launcher::{Cancellable, ProgramLauncher};
 use crate::process::progress::ProgressPause;
 use crate::store::SqliteStore;
-
-/// Interval at which the window and the time are checked.
-const TICK: Duration = Duration::from_millis(100);
 
 /// Time to wait for a preview of changed arguments.
 const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,7 +122,7 @@ impl TtyApprover {
             }
             dialog.tick(Instant::now());
             screen.draw(&dialog.screen(screen.size(), left))?;
-            match screen.wait(woken)? {
+            match screen.wait(Some(woken.0.as_fd()))? {
                 DialogEvent::Closed => break None,
                 DialogEvent::Nothing => {}
                 DialogEvent::Keys(keys) => match dialog.handle_keys(&keys, Instant::now()) {
@@ -216,7 +209,7 @@ pub fn tty_principal(environment: &Environment) -> Principal {
 }
 
 /// The terminal that we were started from, if it is ours to use: in the background we would be stopped.
-fn open_terminal() -> io::Result<File> {
+pub(crate) fn open_terminal() -> io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NOCTTY.bits()).unwrap_or_default();
     let terminal = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty")?;
     match tcgetpgrp(&terminal)? == getpgrp() {
@@ -249,150 +242,6 @@ impl Cancellable for WakePipe {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         poll_for(&mut fds, at_most).is_ok() && !fds[0].revents().is_empty()
     }
-}
-
-enum DialogEvent {
-    Nothing,
-    Closed,
-    Keys(Vec<DialogKey>),
-}
-
-/// The terminal while a dialog is on it.
-struct DialogScreen<'a> {
-    terminal: &'a File,
-    colours: ColorMode,
-    before: Termios,
-    drawn: Option<Vec<DialogLine>>,
-}
-
-impl<'a> DialogScreen<'a> {
-    fn enter(terminal: &'a File, colours: ColorMode) -> io::Result<Self> {
-        let before = tcgetattr(terminal)?;
-        let mut modes = before.clone();
-        modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
-        modes.input_modes -= InputModes::IXON;
-        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
-        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
-        // An interrupt is a cancel, which we hear of. To be stopped or to dump core here would leave the terminal so.
-        modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
-        modes.special_codes[SpecialCodeIndex::VQUIT] = 0;
-        let screen = Self { terminal, colours, before, drawn: None };
-        tcsetattr(terminal, OptionalActions::Flush, &modes)?;
-        screen.write_text("\x1b[?1049h\x1b[?25l")?;
-        Ok(screen)
-    }
-
-    fn size(&self) -> WindowSize {
-        let size = tcgetwinsize(self.terminal).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
-        size.map_or(WindowSize { rows: 24, columns: 80 }, |size| WindowSize {
-            rows: usize::from(size.ws_row),
-            columns: usize::from(size.ws_col),
-        })
-    }
-
-    fn draw(&mut self, lines: &[DialogLine]) -> io::Result<()> {
-        if self.drawn.as_deref() == Some(lines) {
-            return Ok(());
-        }
-        let mut text = "\x1b[H\x1b[2J".to_owned();
-        for (row, line) in lines.iter().enumerate() {
-            let end = if row + 1 < lines.len() { "\n" } else { "" };
-            text.push_str(&format!("\x1b[{}m{}\x1b[0m{end}", self.colours.escape_code(line.style), line.text));
-        }
-        self.write_text(&text)?;
-        self.drawn = Some(lines.to_vec());
-        Ok(())
-    }
-
-    fn wait(&self, woken: &WakePipe) -> io::Result<DialogEvent> {
-        let mut fds = [PollFd::new(self.terminal, PollFlags::IN), PollFd::new(&woken.0, PollFlags::IN)];
-        poll_for(&mut fds, TICK)?;
-        let [typed, closed] = fds.map(|fd| fd.revents());
-        if !closed.is_empty() || typed.intersects(PollFlags::HUP | PollFlags::ERR) {
-            return Ok(DialogEvent::Closed);
-        }
-        if typed.is_empty() {
-            return Ok(DialogEvent::Nothing);
-        }
-        let (mut bytes, mut terminal) = ([0; 1024], self.terminal);
-        match terminal.read(&mut bytes) {
-            Ok(0) => Ok(DialogEvent::Closed),
-            Ok(count) => {
-                Ok(DialogEvent::Keys(parse_keys(&String::from_utf8_lossy(bytes.get(..count).unwrap_or_default()))))
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(DialogEvent::Nothing),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn write_text(&self, text: &str) -> io::Result<()> {
-        let mut terminal = self.terminal;
-        terminal.write_all(text.as_bytes())?;
-        terminal.flush()
-    }
-}
-
-impl Drop for DialogScreen<'_> {
-    fn drop(&mut self) {
-        // A terminal that is gone needs nothing put back.
-        let _ = self.write_text("\x1b[?25h\x1b[?1049l");
-        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
-    }
-}
-
-fn poll_for(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Result<()> {
-    let timeout = Timespec::try_from(at_most).map_err(|_| Errno::INVAL)?;
-    match poll(fds, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-/// Whether colours are used. Bold and faint are used without them too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ColorMode {
-    All,
-    None,
-}
-
-impl ColorMode {
-    fn escape_code(self, style: DialogStyle) -> &'static str {
-        match (style, self) {
-            (DialogStyle::Plain, _) | (DialogStyle::Added | DialogStyle::Removed | DialogStyle::Hunk, Self::None) => {
-                "0"
-            }
-            (DialogStyle::Title, _) | (DialogStyle::Prompt, Self::None) => "1",
-            (DialogStyle::Faint, _) => "2",
-            (DialogStyle::Added, Self::All) => "32",
-            (DialogStyle::Removed, Self::All) => "31",
-            (DialogStyle::Hunk, Self::All) => "36",
-            (DialogStyle::Prompt, Self::All) => "1;33",
-        }
-    }
-}
-
-/// Keys that came at once.
-fn parse_keys(text: &str) -> Vec<DialogKey> {
-    const KNOWN: [(&str, DialogKey); 6] = [
-        ("\x1b[A", DialogKey::Up),
-        ("\x1b[B", DialogKey::Down),
-        ("\x1bOA", DialogKey::Up),
-        ("\x1bOB", DialogKey::Down),
-        ("\x1b[5~", DialogKey::PageUp),
-        ("\x1b[6~", DialogKey::PageDown),
-    ];
-    if let Some((_, key)) = KNOWN.iter().find(|(sequence, _)| *sequence == text) {
-        return vec![*key];
-    }
-    if text.starts_with('\x1b') {
-        return vec![if text.len() == 1 { DialogKey::Escape } else { DialogKey::Other }];
-    }
-    let key = |c| match c {
-        '\n' | '\r' => DialogKey::Enter,
-        '\x08' | '\x7f' => DialogKey::Backspace,
-        c => DialogKey::Char(c),
-    };
-    text.chars().map(key).collect()
 }
 
 /// A file that only we may read, with arguments to be edited. It goes when it is dropped.
