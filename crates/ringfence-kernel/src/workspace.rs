@@ -57,6 +57,7 @@ pub struct LayerDescription {
 pub struct HomeFile {
     /// Relative to the home directory, of plain names.
     pub path: PathBuf,
+    /// All of it.
     pub contents: Vec<u8>,
 }
 
@@ -86,21 +87,27 @@ pub trait WorkspaceLayer: Send + fmt::Debug {
 /// Held directories of an overlay, on one file system.
 #[derive(Debug)]
 pub struct OverlayDirectories {
+    /// What the program wrote.
     pub upper: OwnedFd,
+    /// The kernel's own.
     pub work: OwnedFd,
 }
 
 /// A layer after its program ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerSummary {
+    /// New entries.
     pub created: u64,
+    /// Entries with other contents, modes or targets.
     pub changed: u64,
+    /// Entries that are gone.
     pub deleted: u64,
     /// Changes that cannot be kept, such as files that others changed meanwhile.
     pub conflicts: u64,
 }
 
 impl LayerSummary {
+    /// Whether nothing was changed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

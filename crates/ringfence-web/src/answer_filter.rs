@@ -46,7 +46,7 @@ impl From<LeakFound> for AnswerCut {
 /// The filter of one body.
 #[derive(Debug)]
 pub(crate) enum AnswerFilter {
-    Plain(PlainFilter),
+    Plain(Box<PlainFilter>),
     Encoded(Box<EncodedFilter>),
 }
 
@@ -56,7 +56,7 @@ impl AnswerFilter {
         let is_plain = encoding.split(',').all(|name| matches!(name.trim(), "" | "identity"));
         if is_plain || patterns.is_empty() {
             let scanner = LeakScanner::new(patterns);
-            return Ok(Self::Plain(PlainFilter { scanner, held: VecDeque::new(), passed: 0, received: 0 }));
+            return Ok(Self::Plain(Box::new(PlainFilter { scanner, held: VecDeque::new(), passed: 0, received: 0 })));
         }
         let sink = ScanningSink { scanner: LeakScanner::new(patterns), decoded: 0, open_from: 0, limit: 0, cut: None };
         let decoder = ContentDecoder::new(encoding, sink);

@@ -328,9 +328,8 @@ async fn relay_websocket(
             Some(WebSocketCut::Unreadable) => events.on_refusal("GET", &path, "a WebSocket frame cannot be read"),
             None => {}
         },
-        ended = pump(from_server, &mut to_program, inward) => match ended? {
-            Some(_) => events.on_redaction("WebSocket message"),
-            None => {}
+        ended = pump(from_server, &mut to_program, inward) => if ended?.is_some() {
+            events.on_redaction("WebSocket message");
         },
     }
     let _ = tokio::join!(to_program.shutdown(), to_server.shutdown());

@@ -215,7 +215,8 @@ impl HostGuard {
     ) -> Option<String> {
         let mut used = None;
         for binding in &self.bindings {
-            if !binding.paths.allows(path) && !(is_websocket && binding.paths.allows_websocket(path)) {
+            let is_allowed = binding.paths.allows(path) || (is_websocket && binding.paths.allows_websocket(path));
+            if !is_allowed {
                 continue;
             }
             for header in &binding.headers {

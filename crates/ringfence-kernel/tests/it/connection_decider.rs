@@ -18,11 +18,14 @@ use crate::harness::{HostSetup, TestHost, ToolScript};
 /// Longer than any test.
 const LONG: Duration = Duration::from_hours(1);
 
+/// A host, and the decision about a connection to it.
+type ConnectionOutcome = (String, Result<(), ToolError>);
+
 /// Attempts of a program, and what became of them.
 #[derive(Clone, Debug, Default)]
 struct TestChannel {
     attempts: Arc<Mutex<VecDeque<ConnectionAttempt>>>,
-    outcomes: Arc<Mutex<Vec<(String, Result<(), ToolError>)>>>,
+    outcomes: Arc<Mutex<Vec<ConnectionOutcome>>>,
 }
 
 impl EgressChannel for TestChannel {
