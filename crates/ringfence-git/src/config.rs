@@ -35,7 +35,7 @@ impl GitIdentity {
     }
 
     /// As a config file of its own.
-    pub(crate) fn to_config(&self) -> String {
+    pub fn to_config(&self) -> String {
         let mut text = String::from("[user]\n");
         for (name, value) in [("name", &self.name), ("email", &self.email)] {
             if let Some(value) = value {

@@ -52,6 +52,17 @@ pub(crate) struct LayerItemChoice {
     base: Option<String>,
 }
 
+/// What a person wants of a layer.
+#[derive(Debug)]
+pub(crate) enum LayerSelection {
+    /// These changes, and what has to come along.
+    Items(Vec<LayerItemChoice>),
+    /// Everything that can be kept and that the policy does not deny.
+    NotDenied,
+    /// Everything that can be kept and that the policy allows without approval.
+    Allowed,
+}
+
 /// A planned keep. The layer is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LayerKeep {
@@ -91,6 +102,9 @@ pub(crate) struct LayerKeepOutcome {
     note: &'static str,
 }
 
+/// The old and the new contents of a file.
+pub(super) type BothTexts = (Vec<u8>, Vec<u8>);
+
 /// A path that was kept.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -125,33 +139,34 @@ const UNDO_NOTE: &str =
     "`undo` reverts this change in the workspace; what was kept whole does not come back into the layer";
 
 impl LayerKeep {
-    /// Finds out what would be kept. Without a selection, everything that the policy does not deny.
+    /// Finds out what would be kept.
     pub(crate) fn plan(
         store: &LayerStore,
         mount: &Arc<Mount>,
-        (id, items): (&str, Option<Vec<LayerItemChoice>>),
+        (id, selection): (&str, LayerSelection),
         cx: &CallContext<'_>,
     ) -> Result<Self, ToolError> {
         let mut layer = store.hold(id, &workspace_id(mount), LayerLockMode::Exclusive)?;
         let changes = layer.changes(mount, cx)?;
         let (along, refused, hunks) = (Vec::new(), Vec::new(), HashMap::new());
         let mut keep = Self { store: store.clone(), layer, changes, along, refused, hunks };
-        match items {
-            Some(items) => keep.select(&items, cx)?,
-            None => keep.select_all(cx)?,
+        match selection {
+            LayerSelection::Items(items) => keep.select(&items, cx)?,
+            LayerSelection::NotDenied => keep.select_all(&[Decision::Deny], cx)?,
+            LayerSelection::Allowed => keep.select_all(&[Decision::Deny, Decision::Ask], cx)?,
         }
         Ok(keep)
     }
 
-    /// Everything that can be kept and that the policy does not deny.
-    fn select_all(&mut self, cx: &CallContext<'_>) -> Result<(), ToolError> {
+    /// Everything that can be kept, but for what the policy decides like this.
+    fn select_all(&mut self, left: &[Decision], cx: &CallContext<'_>) -> Result<(), ToolError> {
         let decide = |group: &ringfence_kernel::ChangeGroup| {
             if let Some(refusal) = &group.refusal {
                 return ChangeGroupDecision::Refuse(refusal.clone());
             }
             let verdicts = group.accesses.iter().map(|access| cx.evaluate(access));
-            let denied = verdicts.into_iter().find(|verdict| verdict.decision == Decision::Deny);
-            denied.map_or(ChangeGroupDecision::Keep, |verdict| {
+            let stopped = verdicts.into_iter().find(|verdict| left.contains(&verdict.decision));
+            stopped.map_or(ChangeGroupDecision::Keep, |verdict| {
                 ChangeGroupDecision::Refuse(ToolError::new(ErrorKind::PermissionDenied, verdict.reason))
             })
         };
@@ -459,7 +474,7 @@ impl ChangeSet {
         &self,
         item: &OverlayChange,
         cx: &CallContext<'_>,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, ToolError> {
+    ) -> Result<Option<BothTexts>, ToolError> {
         let Some(OverlayUpperState::File { seen, only_mode: false, .. }) = &item.upper else { return Ok(None) };
         let old = match &item.lower {
             None => Some(Vec::new()),

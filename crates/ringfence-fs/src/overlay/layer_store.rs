@@ -312,7 +312,7 @@ fn create_layer_directory(layers: &OwnedFd) -> Result<(String, OwnedFd), ToolErr
         let mut random = [0u8; 2];
         getrandom::fill(&mut random)
             .map_err(|_| ToolError::new(ErrorKind::Unavailable, "the system gives no random numbers"))?;
-        let millis = now_nanos() / 1_000_000 & 0xfff_ffff_ffff;
+        let millis = (now_nanos() / 1_000_000) & 0xfff_ffff_ffff;
         let id = format!("{ID_PREFIX}{millis:011x}{:03x}", u16::from_ne_bytes(random) & 0xfff);
         match mkdirat(layers, &id, Mode::RWXU) {
             Ok(()) => return Ok((id.clone(), open_checked(layers, id.as_bytes())?)),

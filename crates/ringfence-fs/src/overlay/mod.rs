@@ -47,7 +47,7 @@ use ringfence_kernel::{
 use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
 pub use self::layer_collection::{LayerCollectionMode, LayerStoreEntry, LayerStoreEntryKind};
-pub(crate) use self::layer_keep::{LayerItemChoice, LayerKeep, LayerKeepOutcome};
+pub(crate) use self::layer_keep::{LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerSelection};
 pub(crate) use self::layer_review::{LayerReview, LayerReviewPlan, ListedLayerEntry, list_layers};
 pub(crate) use self::layer_store::LayerDrop;
 pub use self::layer_store::{LayerState, LayerStore};

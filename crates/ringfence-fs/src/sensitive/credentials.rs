@@ -44,7 +44,7 @@ pub(crate) fn may_hold_credential(name: &[u8]) -> bool {
 }
 
 /// Whether settings have a password, a token or a header with one in them.
-pub(crate) fn has_credential(text: &str) -> bool {
+pub fn has_credential(text: &str) -> bool {
     text.lines().any(|line| {
         let line = line.trim();
         let is_comment = line.starts_with(['#', ';']);

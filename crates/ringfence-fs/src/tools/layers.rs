@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::mount::Mount;
 use crate::overlay::{
-    LayerDrop, LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerReview, LayerReviewPlan, ListedLayerEntry,
-    list_layers,
+    LayerDrop, LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerReview, LayerReviewPlan, LayerSelection,
+    ListedLayerEntry, list_layers,
 };
 
 /// A whole agent may have run in a layer: to compare it takes longer than a change of one file.
@@ -136,12 +136,15 @@ struct KeepLayer {
 
 /// Keep changes in the layer of a wrapped program: they are made in the workspace, as one change that can be undone.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct KeepLayerArgs {
     /// Its id, or the start of it.
     layer: String,
     /// What to keep. Without it, everything that can be kept and that the policy does not deny.
     items: Option<Vec<LayerItemChoice>>,
+    /// Without `items`: only what the policy allows without approval.
+    #[serde(default)]
+    allowed_only: bool,
 }
 
 impl Tool for KeepLayer {
@@ -159,7 +162,12 @@ impl Tool for KeepLayer {
         let mount = workspace_of(&self.fence, cx)?;
         mount.check_in_place(cx.io_mode)?;
         mount.check_image_store()?;
-        let keep = LayerKeep::plan(&self.fence.layers(), mount, (&args.layer, args.items), cx)?;
+        let selection = match args.items {
+            Some(items) => LayerSelection::Items(items),
+            None if args.allowed_only => LayerSelection::Allowed,
+            None => LayerSelection::NotDenied,
+        };
+        let keep = LayerKeep::plan(&self.fence.layers(), mount, (&args.layer, selection), cx)?;
         Ok(ToolPlan { accesses: keep.accesses(), prepared: Box::new(keep) })
     }
 

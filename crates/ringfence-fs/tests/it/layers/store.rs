@@ -66,7 +66,7 @@ fn a_layer_whose_program_died_is_interrupted_and_can_be_kept() {
 fn closed_directories_keep_their_modes_and_go() {
     let layer = LayerFixture::new(&[("a", "a")]);
     layer.write("n/deep/x", "x").write("k/x", "x").mode("n/deep", 0).mode("k/x", 0o200);
-    fs::set_permissions(layer.upper.parent().unwrap().join("work"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(layer.upper.parent().unwrap().join("work"), fs::Permissions::from_mode(0o0)).unwrap();
     let layer = layer.ended();
     for _ in 0..2 {
         assert_eq!(layer.listed().len(), 5);
