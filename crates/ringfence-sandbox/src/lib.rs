@@ -45,6 +45,7 @@ mod rtnetlink;
 mod run;
 mod run_code;
 mod run_mounts;
+mod run_program;
 mod run_request;
 mod sandbox;
 mod scratch;
@@ -76,6 +77,9 @@ pub use program::{JailProgram, OtherChanges, ProgramChanges};
 pub use program_runner::{FinishedRun, ProgramPhase, ProgramRunner};
 pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
+pub use run_program::{
+    RUN_PROGRAM, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup, register_run_program,
+};
 pub use run_request::command_time;
 pub use sandbox::{Sandbox, SandboxSettings};
 pub use scratch::{empty_view, read_upper_file};

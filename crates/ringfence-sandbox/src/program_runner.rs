@@ -200,7 +200,11 @@ impl ProgramRunner {
         }
     }
 
-    fn open_egress(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Option<Box<dyn EgressChannel>>, ToolError> {
+    pub(crate) fn open_egress(
+        &self,
+        hosts: &[String],
+        cx: &CallContext<'_>,
+    ) -> Result<Option<Box<dyn EgressChannel>>, ToolError> {
         match (&self.setup.egress, hosts) {
             (_, []) | (None, _) => Ok(None),
             (Some(egress), hosts) => egress.open(hosts, cx).map(Some),
@@ -341,7 +345,7 @@ impl ProgramRunner {
         Ok(ToolPhaseResult::FollowUp(FollowUpPlan { groups, prepared: Box::new(prepared) }))
     }
 
-    fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {
+    pub(crate) fn sandbox(&self) -> Result<Arc<Sandbox>, ToolError> {
         let mut sandbox = self.sandbox.lock();
         if let Some(sandbox) = &*sandbox {
             return Ok(Arc::clone(sandbox));
@@ -546,7 +550,7 @@ impl FinishedRun {
 }
 
 /// The error for a run without a result.
-fn tool_error(failure: &JailError) -> ToolError {
+pub(crate) fn tool_error(failure: &JailError) -> ToolError {
     let kind = match failure {
         JailError::Unavailable { .. } | JailError::ProgramNotFound { .. } => ErrorKind::Unavailable,
         JailError::Environment(_) => ErrorKind::InvalidArgs,

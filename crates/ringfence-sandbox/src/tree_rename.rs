@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 /// File system type of an overlay.
-const OVERLAY_MAGIC: i64 = 0x794c_7630;
+const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
 
 /// An old tree to which other processes add entries is emptied this many times.
 const MAX_PASSES: usize = 3;
@@ -73,7 +73,7 @@ pub(crate) fn rename(args: &RenameArgs, limits: TreeRenameLimits) -> Result<(), 
 }
 
 pub(crate) fn is_overlay(found: &StatFs) -> bool {
-    i64::try_from(found.f_type) == Ok(OVERLAY_MAGIC)
+    found.f_type == OVERLAY_MAGIC
 }
 
 /// An entry of a directory, by name.

@@ -158,7 +158,7 @@ fn is_place(path: &Path) -> bool {
     is_plain(path)
         && !is_in_own_tree(path)
         && !OWN_DIRECTORIES.iter().any(|own| Path::new(own) == path)
-        && !SYSTEM_DIRS.iter().any(|name| is_system(name))
+        && !SYSTEM_DIRS.iter().any(is_system)
 }
 
 fn is_in_own_tree(path: &Path) -> bool {

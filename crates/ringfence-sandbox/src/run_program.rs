@@ -1,0 +1,291 @@
+//! `run_program`: a wrapped program, such as a whole agent, from its start to its end as one call.
+//!
+//! The program works on layers on disk: one for the workspace and one for its home directory. Nothing of it is kept by this
+//! call; a person decides about the layer afterwards, with calls of its own. Only the command line of a person offers
+//! this tool, with a setup that no argument can change.
+//!
+//! Not here: decisions about layers (`ringfence-fs`), profiles of agents and the person's terminal (`ringfence`).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ringfence_kernel::{
+    CallContext, CallLimits, ConnectionDecider, DuplicateToolError, EgressChannel, ErrorKind, HomeFile,
+    LayerDescription, LayerSummary, NET_MOUNT, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool,
+    ToolBinding, ToolError, ToolPlan, ToolRegistry,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::limits::JailLimits;
+use crate::program_runner::{ProgramRunner, tool_error};
+use crate::terminal::{TerminalRelay, TerminalSize};
+use crate::toolchains::Toolchain;
+use crate::wrapped::{PlacedFile, WrappedEnvironment, WrappedTerminal, WrappedUser};
+
+/// Name of the tool, for rules.
+pub const RUN_PROGRAM: &str = "run_program";
+
+/// A run lasts as long as its person wants.
+const LONGEST_RUN: Duration = Duration::from_secs(10_000 * 3600);
+
+/// What a wrapped program gets from its person's command line.
+#[derive(Debug)]
+pub struct WrappedRunSetup {
+    /// The program, where it is found inside, and its arguments.
+    pub command: Vec<OsString>,
+    /// Name of the program for records, without a path.
+    pub program: String,
+    /// Name of the profile.
+    pub profile: String,
+    pub workspace_path: PathBuf,
+    pub identity: WrappedUser,
+    pub env: BTreeMap<String, String>,
+    pub files: Vec<PlacedFile>,
+    pub home_files: Vec<HomeFile>,
+    /// Directories of programs, besides the toolchains of every run.
+    pub toolchains: Vec<Toolchain>,
+    /// Hosts that the person or the profile allows, each with a port if it is not 443.
+    pub hosts: Vec<String>,
+    pub limits: JailLimits,
+    pub io: WrappedIo,
+    /// Set when the program is about to start: from then on its command line approves nothing more.
+    pub is_running: Arc<AtomicBool>,
+    /// Signals of the person for the program.
+    pub signals: Arc<dyn SignalSource>,
+}
+
+/// Standard input and output of a wrapped program.
+#[derive(Debug)]
+pub enum WrappedIo {
+    /// A terminal of the jail's own, relayed to the person's.
+    Terminal { size: TerminalSize, relay: Arc<dyn TerminalRelay + Send + Sync> },
+    /// Pipes: input, if there is one, and a sink for the output.
+    Pipes { input: Option<OwnedFd>, output: Arc<dyn WrappedOutput> },
+}
+
+/// Signals that are passed on to a wrapped program.
+pub trait SignalSource: Send + Sync + std::fmt::Debug {
+    /// The next one for its foreground process group.
+    fn next_signal(&self) -> Option<i32>;
+
+    /// Whether the program is to be ended at once.
+    fn should_end(&self) -> bool;
+}
+
+/// Sink of a wrapped program's output.
+pub trait WrappedOutput: Send + Sync + std::fmt::Debug {
+    fn write(&self, stream: OutputStream, bytes: &[u8]);
+}
+
+/// Run a program in the sandbox. Its changes are kept in a layer until a person decides about them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RunProgramArgs {}
+
+/// The end of a wrapped program.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunProgramReply {
+    /// Exit status as a shell says it.
+    pub exit_code: i32,
+    /// The layer with its changes. Absent if it changed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// New files and directories in the workspace.
+    pub created: u64,
+    /// Files with other contents.
+    pub changed: u64,
+    /// Deleted files and directories.
+    pub deleted: u64,
+    /// Changes that cannot be kept.
+    pub conflicts: u64,
+    /// Limit that ended it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+}
+
+/// Registers the tool, with the program for the one session that runs one. In others it runs nothing, and rules about it
+/// are checked all the same.
+pub fn register_run_program(
+    registry: &mut ToolRegistry,
+    runner: Arc<ProgramRunner>,
+    setup: Option<WrappedRunSetup>,
+) -> Result<(), DuplicateToolError> {
+    let binding = ToolBinding::standard::<RunProgramArgs, RunProgramReply>(RUN_PROGRAM).for_persons();
+    registry.register(RunProgramTool { runner, setup }, [binding])
+}
+
+#[derive(Debug)]
+struct RunProgramTool {
+    runner: Arc<ProgramRunner>,
+    setup: Option<WrappedRunSetup>,
+}
+
+/// Hosts as the policy knows them.
+#[derive(Debug)]
+struct PlannedProgram {
+    hosts: Vec<String>,
+}
+
+impl Tool for RunProgramTool {
+    type Args = RunProgramArgs;
+    type Prepared = PlannedProgram;
+    type Outcome = RunProgramReply;
+    const GRACEFUL_STOP: bool = true;
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Run, PolicyAction::Fetch];
+
+    fn plan(&self, _: RunProgramArgs, cx: &CallContext<'_>) -> Result<ToolPlan<PlannedProgram>, ToolError> {
+        let setup = self.setup()?;
+        cx.set_subject(&setup.program);
+        let hosts = self.runner.canonical_hosts(&setup.hosts)?;
+        let mut accesses = vec![self.runner.run_access(&setup.program, cx)?];
+        accesses.extend(hosts.iter().map(|host| fetch_access(host)));
+        Ok(ToolPlan { accesses, prepared: PlannedProgram { hosts } })
+    }
+
+    fn preview(&self, work: &mut PlannedProgram, _: &CallContext<'_>) -> Result<Preview, ToolError> {
+        let mut preview = Preview::new(&format!("run `{}` in the sandbox", self.setup()?.program), "");
+        for host in &work.hosts {
+            preview = preview.with_line(&format!("it may reach {host}"));
+        }
+        Ok(preview)
+    }
+
+    fn run(&self, _: PlannedProgram, ticket: &Ticket<'_>) -> Result<RunProgramReply, ToolError> {
+        let setup = self.setup()?;
+        setup.is_running.store(true, Ordering::Release);
+        self.run_in_layer(setup, ticket.context())
+    }
+
+    fn time_limit(_: &CallLimits) -> Duration {
+        LONGEST_RUN
+    }
+}
+
+fn fetch_access(host: &str) -> ResourceAccess {
+    let resource = PolicyResource {
+        mount: Arc::from(NET_MOUNT),
+        requested_path: host.to_owned(),
+        display_path: host.to_owned(),
+        ..PolicyResource::default()
+    };
+    ResourceAccess { action: PolicyAction::Fetch, resource }
+}
+
+impl RunProgramTool {
+    fn setup(&self) -> Result<&WrappedRunSetup, ToolError> {
+        let message = "only `ringfence run` starts programs with this tool";
+        self.setup.as_ref().ok_or_else(|| ToolError::new(ErrorKind::Unavailable, message))
+    }
+
+    fn run_in_layer(&self, setup: &WrappedRunSetup, cx: &CallContext<'_>) -> Result<RunProgramReply, ToolError> {
+        let sandbox = self.runner.sandbox()?;
+        let view = self.runner.setup.workspace.view(cx)?;
+        let about = LayerDescription {
+            program: setup.program.clone(),
+            profile: setup.profile.clone(),
+            home_files: setup.home_files.clone(),
+        };
+        let layer = self.runner.setup.workspace.create_layer(&view, &about, cx)?;
+        let mut channel = self.runner.setup.egress.as_ref().map(|egress| egress.open_judged(cx)).transpose()?;
+        let toolchains: Vec<Toolchain> =
+            self.runner.setup.toolchains.iter().chain(&setup.toolchains).cloned().collect();
+        let (home_start, home_layer) = layer.home();
+        let (terminal, stdin) = match &setup.io {
+            WrappedIo::Terminal { size, relay } => (Some(WrappedTerminal { size: *size, relay: &**relay }), None),
+            WrappedIo::Pipes { input, .. } => (None, input.as_ref()),
+        };
+        let wrapped = WrappedEnvironment {
+            workspace_path: setup.workspace_path.clone(),
+            identity: setup.identity.clone(),
+            workspace_layer: layer.workspace(),
+            home_start,
+            home_layer,
+            files: setup.files.clone(),
+            terminal,
+        };
+        let job = JailJob {
+            argv: setup.command.clone(),
+            files: Vec::new(),
+            masked: Vec::new(),
+            env: setup.env.clone(),
+            limits: setup.limits.clone(),
+            view: &view,
+            toolchains: &toolchains,
+            egress: channel.as_mut().and_then(|channel| channel.socket()),
+            stdin,
+            output: OutputCapture::StreamedSeparately,
+            directory_report: None,
+            network: None,
+            wrapped: Some(&wrapped),
+        };
+        let connections = ConnectionDecider::new(cx);
+        let observer = WrappedObserver { cx, egress: channel.as_deref(), connections, setup };
+        let ended = sandbox.run(&job, &observer);
+        drop(job);
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(failure) => {
+                // The program did not start, or all of it is dead: what it wrote can still be reviewed.
+                let _ = layer.finish(NO_EXIT_CODE, cx);
+                return Err(tool_error(&failure));
+            }
+        };
+        let id = layer.id().to_owned();
+        let summary = layer.finish(ended.exit_code, cx)?;
+        Ok(reply(&ended, id, &summary))
+    }
+}
+
+/// Exit code of a program that has none.
+const NO_EXIT_CODE: i32 = 125;
+
+fn reply(ended: &RunResult, layer: String, summary: &LayerSummary) -> RunProgramReply {
+    let limit = match ended.exit_reason {
+        ExitReason::Exit | ExitReason::Signal | ExitReason::Cancelled => None,
+        reason => Some(reason.name().to_owned()),
+    };
+    RunProgramReply {
+        exit_code: ended.exit_code,
+        layer: (!summary.is_empty()).then_some(layer),
+        created: summary.created,
+        changed: summary.changed,
+        deleted: summary.deleted,
+        conflicts: summary.conflicts,
+        limit,
+    }
+}
+
+/// Passes on output and signals, and has connections decided.
+struct WrappedObserver<'a> {
+    cx: &'a CallContext<'a>,
+    egress: Option<&'a dyn EgressChannel>,
+    connections: ConnectionDecider<'a>,
+    setup: &'a WrappedRunSetup,
+}
+
+impl ProgramObserver for WrappedObserver<'_> {
+    fn on_output(&self, stream: OutputStream, bytes: &[u8]) {
+        if let WrappedIo::Pipes { output, .. } = &self.setup.io {
+            output.write(stream, bytes);
+        }
+    }
+
+    fn should_stop(&self) -> bool {
+        if let Some(channel) = self.egress {
+            self.connections.poll(channel);
+        }
+        self.cx.check().is_err() || self.setup.signals.should_end()
+    }
+
+    fn signal(&self) -> Option<i32> {
+        self.setup.signals.next_signal()
+    }
+}
