@@ -120,7 +120,7 @@ fn mounts_of_a_workflow_run_are_named_by_crewagent_only() {
         ("/src/api/hosts.rs", "the run of a session"),
         ("/src/api/sessions.rs", "the run of a session, in the API reference"),
         ("/src/app/mod.rs", "the guard of the state, from the crate that has it"),
-        ("/src/cli/args.rs", "the help of `--run`"),
+        ("/src/cli/args.rs", "the help of `--workflow-run`"),
         ("/src/config/mod.rs", "the run of a session"),
         ("/src/mcp/instructions.rs", "the mounts that the client is told of"),
     ];

@@ -29,5 +29,5 @@ const LOG_DIRECTORY: &str = "logs";
 pub const RUN_STATE: RunStateMount = RunStateMount {
     alias: STATE_ALIAS,
     log_directory: LOG_DIRECTORY,
-    absence_hint: "it belongs to a run: start with `--run ID`",
+    absence_hint: "it belongs to a run: start with `--workflow-run ID`",
 };

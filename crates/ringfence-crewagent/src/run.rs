@@ -22,7 +22,7 @@ const METADATA_FILE: &str = "run.json";
 pub enum WorkflowRunError {
     #[error("invalid run id `{0}`: use up to {MAX_ID_CHARS} letters, digits, `-`, `_` and `.`")]
     Id(String),
-    #[error("this project has no run `{0}`; create it with `ringfence workflow new --run {0}`")]
+    #[error("this project has no run `{0}`; create it with `ringfence workflow new --workflow-run {0}`")]
     Unknown(String),
     #[error("this project already has a run `{0}`")]
     AlreadyExists(String),

@@ -5,12 +5,13 @@ pub(crate) mod isolation_report;
 mod patch_command;
 pub(crate) mod policy_text;
 pub mod roots;
+pub(crate) mod run_hosts;
 pub(crate) mod session;
 pub mod session_mode;
 pub(crate) mod tool_listing;
 pub mod trust;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -37,12 +38,15 @@ use ringfence_kernel::{
 };
 
 use ringfence_project::ProjectSetup;
-use ringfence_sandbox::{CommandSessions, ProgramRunner, RunCodeSetup};
+use ringfence_sandbox::{
+    CommandSessions, ProgramRunner, RUN_PROGRAM, RunCodeSetup, WrappedRunSetup, register_run_program,
+};
 use ringfence_sys::commit_log::CommitLog;
-use ringfence_web::{EgressProxy, WebConnector};
+use ringfence_web::{EgressProxy, TlsInterceptor, WebConnector};
 
 use crate::app::audit_sinks::{CallLog, FanoutSink};
 use crate::app::roots::{McpRootsPolicy, McpSessionRoots};
+use crate::app::run_hosts::RunHostsPolicy;
 use crate::app::session_mode::{ModePolicy, SharedSessionMode};
 use crate::app::trust::WorkspaceRules;
 use crate::codec::io_text::IoText;
@@ -102,7 +106,7 @@ pub enum AppError {
     #[error("`{0}` is reserved for the workspace; choose another alias for the mount")]
     MountName(String),
     #[error(
-        "`@{STATE_ALIAS}` is reserved for the state of a workflow run: remove that mount, and start with `--run ID` \
+        "`@{STATE_ALIAS}` is reserved for the state of a workflow run: remove that mount, and start with `--workflow-run ID` \
          (`ringfence workflow new` creates one)"
     )]
     StateMount,
@@ -126,7 +130,7 @@ pub enum AppError {
     Graph(ToolError),
     #[error(transparent)]
     GraphFile(#[from] WorkflowGraphError),
-    #[error("`--graph` requires `--run ID`")]
+    #[error("`--graph` requires `--workflow-run ID`")]
     GraphWithoutRun,
     #[error("cannot open the run's log: {}", IoText(.0))]
     RunLog(std::io::Error),
@@ -134,6 +138,8 @@ pub enum AppError {
     Heads(std::io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("invalid host of the run: {0}")]
+    Host(ToolError),
     #[error("cannot open the log file: {}", IoText(.0))]
     Log(std::io::Error),
 }
@@ -191,6 +197,8 @@ enum SessionKind {
     McpClient(McpSessionRoots),
     /// A person at the command line, who is also the approver.
     Person,
+    /// A whole agent in the jail.
+    Wrapped(Box<WrappedSession>),
 }
 
 /// Our own agent.
@@ -202,6 +210,16 @@ struct OwnAgentSession {
     mode: SharedSessionMode,
 }
 
+/// A session with one tool, which runs a wrapped agent.
+#[derive(Debug)]
+struct WrappedSession {
+    /// Until the tool has it.
+    setup: Option<WrappedRunSetup>,
+    interceptor: Option<Arc<TlsInterceptor>>,
+    /// Hosts that it may reach, once they are spelled as rules know them.
+    hosts: BTreeSet<String>,
+}
+
 impl SessionKind {
     /// Prefix of the IDs of its sessions.
     fn prefix(&self) -> &'static str {
@@ -209,6 +227,7 @@ impl SessionKind {
             Self::Agent | Self::Person => "cli",
             Self::OwnAgent(_) => "agent",
             Self::McpClient(_) => "mcp",
+            Self::Wrapped(_) => "run",
         }
     }
 }
@@ -285,6 +304,37 @@ pub fn build_person_app(
     )
 }
 
+/// Builds a host for a wrapped agent. Its only tool is the one that runs it.
+pub(crate) fn build_wrapped_app(
+    settings: AppSettings,
+    environment: &Environment,
+    setup: WrappedRunSetup,
+    interceptor: Option<Arc<TlsInterceptor>>,
+    approver: Box<dyn Approver>,
+) -> Result<App, AppError> {
+    let settings = AppSettings {
+        dialect: Dialect::Standard,
+        agent: Some(setup.profile.clone()),
+        named_tools: Vec::new(),
+        tools: wrapped_tools(settings.tools),
+        mcp_servers: Vec::new(),
+        ..settings
+    };
+    let who =
+        SessionKind::Wrapped(Box::new(WrappedSession { setup: Some(setup), interceptor, hosts: BTreeSet::new() }));
+    build_app_for(who, settings, environment, AppHooks { approver, tap: None })
+}
+
+/// The one tool of a wrapped session, if nobody denies it.
+fn wrapped_tools(settings: ToolFilter) -> ToolFilter {
+    ToolFilter { allow: Some([RUN_PROGRAM.to_owned()].into()), deny: settings.deny, ..ToolFilter::for_persons() }
+}
+
+/// Connections to the hosts that the settings allow.
+pub(crate) fn web_connector(settings: &AppSettings) -> Arc<WebConnector> {
+    Arc::new(WebConnector::with_system_defaults(settings.web.private.clone()))
+}
+
 /// A front's approver and audit sinks.
 struct AppHooks {
     approver: Box<dyn Approver>,
@@ -299,7 +349,7 @@ fn build_app_for(
 ) -> Result<App, AppError> {
     let around = reserved_paths(&settings, environment);
     let path = match &who {
-        SessionKind::Agent | SessionKind::OwnAgent(_) | SessionKind::McpClient(_) => {
+        SessionKind::Agent | SessionKind::OwnAgent(_) | SessionKind::McpClient(_) | SessionKind::Wrapped(_) => {
             resolve_workspace(settings.workspace.as_deref(), &around)?
         }
         // Where there is no workspace, there are no changes either.
@@ -323,12 +373,30 @@ fn build_app_for(
     }
     let mut registry = ToolRegistry::new();
     ringfence_fs::register(&mut registry, &fence)?;
-    let net = Arc::new(WebConnector::with_system_defaults(settings.web.private.clone()));
+    let net = web_connector(&settings);
     let commands = Arc::new(CommandSessions::default());
-    if let Some(jail) = jail(&fence, &settings, environment, &net, &commands) {
+    let wrapped = match &mut who {
+        SessionKind::Wrapped(wrapped) => wrapped.setup.take(),
+        _ => None,
+    };
+    let interceptor = match &who {
+        SessionKind::Wrapped(wrapped) => wrapped.interceptor.clone(),
+        _ => None,
+    };
+    let egress = EgressProxy::new(Arc::clone(&net));
+    let egress: Arc<dyn Egress> = Arc::new(match interceptor {
+        Some(interceptor) => egress.with_interceptor(interceptor),
+        None => egress,
+    });
+    if let (SessionKind::Wrapped(session), Some(setup)) = (&mut who, &wrapped) {
+        let hosts = setup.hosts.iter().map(|host| egress.canonical_host(host));
+        session.hosts = hosts.collect::<Result<_, _>>().map_err(AppError::Host)?;
+    }
+    if let Some(jail) = jail(&fence, &settings, environment, egress, &commands) {
         let workspace = Arc::clone(&jail.workspace);
         let runner = Arc::new(ProgramRunner::new(jail));
         ringfence_sandbox::register(&mut registry, Arc::clone(&runner))?;
+        register_run_program(&mut registry, Arc::clone(&runner), wrapped)?;
         let identity = git_identity(&settings, environment);
         let (credentials, scratch) = (settings.git_credentials.clone(), settings.state.join(GIT_COURIER_DIR));
         let setup = GitSetup { fence: fence.clone(), runner: Arc::clone(&runner), identity, credentials, scratch };
@@ -341,7 +409,7 @@ fn build_app_for(
     ringfence_code_search::register(&mut registry, code_search)?;
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     let joined = match who {
-        SessionKind::Person => McpStartup::default(),
+        SessionKind::Person | SessionKind::Wrapped(_) => McpStartup::default(),
         SessionKind::Agent | SessionKind::OwnAgent(_) | SessionKind::McpClient(_) => {
             let egress: Arc<dyn Egress> = Arc::new(EgressProxy::new(Arc::clone(&net)));
             let reach =
@@ -362,6 +430,9 @@ fn build_app_for(
         if matches!(who, SessionKind::Person) {
             settings.tools = ToolFilter::for_persons();
         }
+        if matches!(who, SessionKind::Wrapped(_)) {
+            settings.tools = wrapped_tools(settings.tools);
+        }
         catalog = registry.catalog(settings.dialect, &settings.tools).map_err(AppError::WorkspaceTools)?;
     }
     let rules = settings.rules();
@@ -372,7 +443,9 @@ fn build_app_for(
     }
     let (resumed, taint) = match &mut who {
         SessionKind::OwnAgent(own) => (own.resumed.take(), own.taint.clone()),
-        SessionKind::Agent | SessionKind::McpClient(_) | SessionKind::Person => (None, SessionTaint::default()),
+        SessionKind::Agent | SessionKind::McpClient(_) | SessionKind::Person | SessionKind::Wrapped(_) => {
+            (None, SessionTaint::default())
+        }
     };
     let session = Session {
         id: resumed.unwrap_or_else(|| new_session_id(who.prefix())),
@@ -381,6 +454,7 @@ fn build_app_for(
             SessionKind::OwnAgent(_) => Principal::agent("agent"),
             SessionKind::McpClient(_) => Principal::agent("MCP client"),
             SessionKind::Person => Principal::person("person at the command line"),
+            SessionKind::Wrapped(_) => Principal::agent("wrapped agent"),
         },
         dialect: settings.dialect,
         agent: settings.agent.clone(),
@@ -401,6 +475,7 @@ fn build_app_for(
         policy: match who {
             SessionKind::McpClient(roots) => Box::new(McpRootsPolicy { policy, roots }),
             SessionKind::OwnAgent(OwnAgentSession { mode: modes, .. }) => Box::new(ModePolicy { policy, mode: modes }),
+            SessionKind::Wrapped(wrapped) => Box::new(RunHostsPolicy { policy, hosts: wrapped.hosts }),
             SessionKind::Agent | SessionKind::Person => Box::new(policy),
         },
         approver: ends.approver,
@@ -494,12 +569,11 @@ fn jail(
     fence: &Fence,
     settings: &AppSettings,
     environment: &Environment,
-    net: &Arc<WebConnector>,
+    egress: Arc<dyn Egress>,
     commands: &Arc<CommandSessions>,
 ) -> Option<RunCodeSetup> {
     let jails = jail_settings(settings, environment);
     let toolchains = jails.toolchains.clone();
-    let egress: Arc<dyn Egress> = Arc::new(EgressProxy::new(Arc::clone(net)));
     let workspace = fence.workspace(workspace_alias(settings))?;
     let sessions = Arc::clone(commands);
     Some(RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress), sessions })

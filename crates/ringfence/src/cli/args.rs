@@ -16,6 +16,8 @@ use crate::cli::agent::AgentOptions;
 use crate::cli::approvals::{ApprovalsCommand, GrantsCommand};
 use crate::cli::demo::DemoOptions;
 use crate::cli::init::InitOptions;
+use crate::cli::layers::{GcOptions, LayersCommand};
+use crate::cli::run::RunOptions;
 use crate::cli::serve::{McpCommand, ServeOptions, TokenCommand};
 use crate::cli::sessions::SessionsCommand;
 use crate::config::ApprovalMode;
@@ -27,32 +29,35 @@ const BUILD: &str = env!("RINGFENCE_BUILD");
 /// The commands as `ringfence --help` groups them.
 const COMMAND_GROUPS: [(&str, &[&str]); 5] = [
     ("Set-up commands", &["demo", "init", "doctor", "completions", "man"]),
-    ("Agent commands", &["mcp", "agent", "acp", "serve", "token", "sessions"]),
+    ("Agent commands", &["run", "mcp", "agent", "acp", "serve", "token", "sessions"]),
     ("Tool commands", &["call", "tools", "workflow"]),
-    ("Change commands", &["log", "diff", "undo", "redo"]),
+    ("Change commands", &["layers", "gc", "log", "diff", "undo", "redo"]),
     ("Policy and audit commands", &["policy", "approvals", "audit"]),
 ];
 
 /// Commands that only some of the global flags have an effect on, and those flags. They parse all of them. A command
 /// without a line has those of the command above it.
-const EFFECTIVE_FLAGS: [(&str, &[&str]); 21] = [
+const EFFECTIVE_FLAGS: [(&str, &[&str]); 24] = [
     ("demo", &[]),
     ("init", &["workspace", "config"]),
     ("doctor", &["workspace", "config"]),
     ("completions", &[]),
     ("man", &[]),
+    ("run", &["workspace", "config", "preset", "read_only"]),
+    ("layers", &["workspace", "config"]),
+    ("gc", &["config"]),
     ("mcp install", &["workspace", "config"]),
     ("token", &["config"]),
     ("sessions", &["workspace", "config"]),
     ("tools", OFFER_FLAGS),
-    ("workflow", &["workspace", "mount", "run", "graph", "config"]),
+    ("workflow", &["workspace", "mount", "workflow_run", "graph", "config"]),
     ("log", CHANGE_FLAGS),
     ("diff", CHANGE_FLAGS),
     ("undo", CHANGE_FLAGS),
     ("redo", CHANGE_FLAGS),
     ("policy", &["workspace", "config"]),
     ("policy explain", OFFER_FLAGS),
-    ("policy show", &["workspace", "run", "graph", "agent", "config", "preset", "read_only"]),
+    ("policy show", &["workspace", "workflow_run", "graph", "agent", "config", "preset", "read_only"]),
     ("policy grants", &["config"]),
     ("policy trust", &["workspace", "config"]),
     ("approvals", &["config"]),
@@ -63,7 +68,7 @@ const EFFECTIVE_FLAGS: [(&str, &[&str]); 21] = [
 const OFFER_FLAGS: &[&str] = &[
     "workspace",
     "mount",
-    "run",
+    "workflow_run",
     "graph",
     "agent",
     "dialect",
@@ -76,7 +81,7 @@ const OFFER_FLAGS: &[&str] = &[
 ];
 
 /// A person views and reverts changes with every tool, whatever agents have.
-const CHANGE_FLAGS: &[&str] = &["workspace", "mount", "run", "graph", "config"];
+const CHANGE_FLAGS: &[&str] = &["workspace", "mount", "workflow_run", "graph", "config"];
 
 /// File, shell and web tools for AI agents: confined to a workspace, with approval and undo.
 #[derive(Debug, Parser)]
@@ -206,6 +211,39 @@ Examples:
         #[arg(default_value = "{}")]
         json: String,
     },
+    /// Run an agent or another program in the sandbox, and review what it changed.
+    #[command(after_help = "\
+The program sees the workspace at its own path, and works on a layer above it. When it ends, you decide about each
+file. Known agents (claude, codex, opencode, gemini, goose, aider, crush) may reach their own API, with a key
+that stays outside the sandbox.
+
+Examples:
+  ringfence run -- claude                         review at the end
+  ringfence run --end keep -- codex exec \"fix it\"   keep what the policy allows
+  ringfence run --allow-host docs.rs -- make test
+
+Exit codes:
+  125  the program could not be started
+  N    the exit code of the program; 128 and the number of its signal")]
+    Run(RunOptions),
+    /// List, review, keep and drop the layers of wrapped programs.
+    #[command(after_help = "\
+Examples:
+  ringfence layers list
+  ringfence layers review ID             decide by file and hunk
+  ringfence layers keep ID src/main.rs   keep one file
+  ringfence layers drop ID")]
+    Layers {
+        #[command(subcommand)]
+        command: LayersCommand,
+    },
+    /// Remove what decided layers left, and home directories that no run uses.
+    #[command(after_help = "\
+Undecided layers are listed and never removed.
+
+Example:
+  ringfence gc --dry-run")]
+    Gc(GcOptions),
     /// Run the built-in agent on a prompt, or chat with it.
     #[command(after_help = "\
 Examples:
@@ -347,6 +385,8 @@ impl ConfiguredCommand {
     pub(crate) fn works_in_workspace(&self) -> bool {
         match self {
             Self::Call { .. }
+            | Self::Run(_)
+            | Self::Layers { .. }
             | Self::Agent(_)
             | Self::Acp(_)
             | Self::Changes(_)
@@ -357,7 +397,7 @@ impl ConfiguredCommand {
             | Self::Sessions { .. }
             | Self::Doctor { .. }
             | Self::Tools { .. } => true,
-            Self::Approvals { .. } | Self::Audit { .. } | Self::Token { .. } => false,
+            Self::Gc(_) | Self::Approvals { .. } | Self::Audit { .. } | Self::Token { .. } => false,
         }
     }
 }
@@ -480,7 +520,7 @@ Example:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkflowCommand {
-    /// Create a run and print its id: `--run` sets the id, and `--graph` the workflow graph that it follows.
+    /// Create a run and print its id: `--workflow-run` sets the id, and `--graph` the workflow graph that it follows.
     New,
 }
 
@@ -494,8 +534,8 @@ pub(crate) struct CommonOptions {
     #[arg(long, global = true, value_name = "ALIAS=DIR[:ro|rw]", value_parser = MountSetting::parse)]
     mount: Vec<MountSetting>,
     /// The workflow run whose state is `@state`.
-    #[arg(long, global = true, value_name = "ID")]
-    run: Option<String>,
+    #[arg(long, alias = "run", global = true, value_name = "ID")]
+    workflow_run: Option<String>,
     /// The graph that a new run follows, on a read-only mount.
     #[arg(long, global = true, value_name = "@PKG/FILE")]
     graph: Option<String>,
@@ -566,7 +606,7 @@ impl CommonOptions {
             toolsets: self.toolset.clone(),
             mounts: self.mount.clone(),
             agent: self.agent.clone(),
-            run: self.run.clone(),
+            run: self.workflow_run.clone(),
             graph: self.graph.clone(),
             approve: self.approve,
         }
@@ -631,8 +671,8 @@ mod tests {
         let cases = [
             ("man", "--workspace", false),
             ("init", "--workspace", true),
-            ("init", "--run", false),
-            ("call", "--run", true),
+            ("init", "--workflow-run", false),
+            ("call", "--workflow-run", true),
             ("log", "--workspace", true),
             ("log", "--allow-tool", false),
             ("sessions list", "--approve", false),

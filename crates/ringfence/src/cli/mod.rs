@@ -13,9 +13,11 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod init;
+pub(crate) mod layers;
 pub(crate) mod line_editor;
 pub(crate) mod markdown;
 pub(crate) mod observers;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 
@@ -55,6 +57,8 @@ use crate::cli::completions::{ManualError, completions, write_man_pages};
 use crate::cli::demo::{DemoError, run_demo};
 use crate::cli::doctor::run_doctor;
 use crate::cli::init::{InitError, init};
+use crate::cli::layers::{collect_garbage, run_layers_command};
+use crate::cli::run::run_wrapped;
 use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::cli::sessions::run_sessions_command;
@@ -68,6 +72,7 @@ use crate::process::progress::ProgressIndicator;
 use crate::process::signals::ShutdownSignals;
 use crate::store::tokens::TokenError;
 use crate::store::transcripts::SqliteTranscriptError;
+use crate::wrapped_run::WrappedRunError;
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -122,6 +127,10 @@ pub(crate) enum CliError {
     Demo(#[from] DemoError),
     #[error(transparent)]
     Init(#[from] InitError),
+    #[error(transparent)]
+    Run(#[from] WrappedRunError),
+    #[error("cannot read the review: {0}")]
+    Review(String),
     #[error(transparent)]
     Manual(#[from] ManualError),
     #[error("cannot start the async runtime: {}", IoText(.0))]
@@ -224,6 +233,9 @@ fn run_configured(
             call(&app, tool, json)
         }
         ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
+        ConfiguredCommand::Run(options) => run_wrapped(settings, environment, options),
+        ConfiguredCommand::Layers { command } => run_layers_command(settings, environment, command),
+        ConfiguredCommand::Gc(options) => collect_garbage(&settings, &options),
         ConfiguredCommand::Acp(options) => {
             let pipes = AcpStreams { input: Box::new(std::io::stdin()), output: Box::new(std::io::stdout()) };
             serve_acp(settings, environment, options, pipes)?;

@@ -98,6 +98,11 @@ pub(crate) fn git_identity(settings: &AppSettings, environment: &Environment) ->
     if !settings.tools.toolsets.contains(GIT_TOOLSET) {
         return GitIdentity::default();
     }
+    person_git_identity(environment)
+}
+
+/// The same for a program that a person wraps.
+pub(crate) fn person_git_identity(environment: &Environment) -> GitIdentity {
     let own = environment.home.as_ref().map(|home| home.join(".gitconfig"));
     let in_config = environment.config.as_deref().and_then(Path::parent).map(|config| config.join("git/config"));
     let read = |path: PathBuf| {

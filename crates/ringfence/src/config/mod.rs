@@ -8,6 +8,7 @@
 
 pub mod agents;
 mod approval_mode;
+pub mod credentials;
 pub(crate) mod dialect;
 mod environment;
 mod git;
@@ -41,6 +42,7 @@ use serde::de::DeserializeOwned;
 use crate::codec::io_text::IoText;
 use crate::config::agents::{AgentConfigSection, FsConfigSection, ModelSettings};
 pub use crate::config::approval_mode::ApprovalMode;
+use crate::config::credentials::{CredentialSetting, merge_credentials};
 use crate::config::dialect::{DialectSetting, DialectSource};
 pub use crate::config::environment::{Environment, EnvironmentVariables};
 use crate::config::git::{GitConfigSection, merge_git};
@@ -159,6 +161,8 @@ pub struct AppSettings {
     /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
     pub workspaces: BTreeMap<String, String>,
     pub web: WebSettings,
+    /// Keys that wrapped programs use and never see.
+    pub credentials: Vec<CredentialSetting>,
     /// Programs whose tools join ours.
     pub mcp_servers: Vec<McpServerConfig>,
     /// Warnings for the user.
@@ -231,6 +235,7 @@ struct ConfigFile {
     project: ProjectConfigSection,
     web: WebConfigSection,
     git: GitConfigSection,
+    credentials: Vec<CredentialSetting>,
     mcp_servers: BTreeMap<String, McpServerConfigSection>,
     rules: Vec<RuleText>,
     /// The rules, once they were checked.
@@ -347,6 +352,8 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         merge_git(&managed.git, &user.git, |name| environment.variables.0.get(name).cloned())
             .map_err(ConfigError::Table)?;
     warnings.extend(without);
+    let credentials = merge_credentials(&managed.credentials, &user.credentials, environment.home.as_deref())
+        .map_err(ConfigError::Table)?;
     let project = merge_project(managed.project.clone(), user.project.clone()).map_err(ConfigError::Table)?;
     let (mcp_servers, without) =
         merge_servers(&managed.mcp_servers, &user.mcp_servers, &environment.variables).map_err(ConfigError::Table)?;
@@ -398,6 +405,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         // A name of the machine's owner holds for every user.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),
         web,
+        credentials,
         mcp_servers,
         warnings,
     })

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -129,6 +129,27 @@ impl ProgramLauncher {
                 child.wait()?;
                 return Err(io::Error::other("the caller is gone"));
             }
+        }
+    }
+
+    /// The first line that a program prints. It is in charge of the terminal's prompts itself.
+    pub(crate) fn read_line(&self, words: &[String]) -> io::Result<String> {
+        const LONGEST: u64 = 64 << 10;
+        let (program, args) = words.split_first().ok_or_else(|| io::Error::other("no program is named"))?;
+        let env = self.safe_variables(&self.variables.0);
+        let program = self.find_program(program, env.get("PATH").map(String::as_str))?;
+        let directory = ScratchDirectory::new(&self.scratch)?;
+        #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+        let mut command = Command::new(program);
+        command.args(args).env_clear().envs(&env).current_dir(&directory.path).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let mut text = String::new();
+        if let Some(output) = child.stdout.take() {
+            output.take(LONGEST).read_to_string(&mut text)?;
+        }
+        match child.wait()?.success() {
+            true => Ok(text.lines().next().unwrap_or_default().to_owned()),
+            false => Err(io::Error::other("it exited with an error")),
         }
     }
 

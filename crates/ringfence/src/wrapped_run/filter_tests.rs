@@ -251,7 +251,7 @@ fn a_program_that_dies_on_the_alternate_screen_leaves_a_plain_terminal() {
 /// A piece of output, with what passes of it.
 fn piece() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let passes = prop::sample::select(DRAWING).prop_map(|text| (text.as_bytes().to_vec(), text.as_bytes().to_vec()));
-    let removed = prop::sample::select(&REMOVED[..]).prop_map(|text| (text.as_bytes().to_vec(), Vec::new()));
+    let removed = prop::sample::select(REMOVED).prop_map(|text| (text.as_bytes().to_vec(), Vec::new()));
     let text = "[ -~äß漢👍\r\n\t]{0,20}".prop_map(|text| (text.clone().into_bytes(), text.into_bytes()));
     prop_oneof![passes, removed, text]
 }

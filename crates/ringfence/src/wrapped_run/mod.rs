@@ -1,17 +1,339 @@
-//! Wrapped runs: a whole agent in the jail, at the person's terminal.
+//! Wrapped runs: a whole agent in the jail, from its command line to the review of what it changed.
+//!
+//! The program works on layers; its keys stay outside; its terminal is one of the jail's own. All of it is one call of
+//! `run_program` on the host, and each decision about its layer is a call of its own.
+//!
+//! Not here: the jail (`ringfence-sandbox`), layers (`ringfence-fs`), and the commands (`cli/run.rs`).
 
+mod approver;
+mod credentials;
 #[cfg(test)]
 mod filter_tests;
 #[cfg(test)]
 mod fuzz;
 mod output_filter;
 mod person_terminal;
+mod profile;
+mod program_location;
 #[cfg(test)]
 mod relay_fixture;
 mod relay_loop;
 mod relay_signals;
 #[cfg(test)]
 mod relay_tests;
+pub(crate) mod review_screen;
+mod run_environment;
 mod sequence_policy;
 mod terminal_modes;
 mod terminal_relay;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use ringfence_kernel::ToolCall;
+use ringfence_sandbox::{
+    JailLimits, OutputStream, PlacedFile, RUN_PROGRAM, RunProgramReply, TerminalRelay, TerminalSize, WrappedIo,
+    WrappedOutput, WrappedRunSetup, WrappedUser,
+};
+use ringfence_web::{TlsInterceptor, ca_environment, merge_ca_bundle};
+use rustix::fs::FileType;
+
+use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
+use crate::approval::tty::TtyApprover;
+use crate::codec::io_text::IoText;
+use crate::config::host::{jail_settings, person_git_identity};
+use crate::config::workspace::WorkspaceSource;
+use crate::config::{AppSettings, Environment};
+use crate::process::program_launcher::ProgramLauncher;
+use crate::wrapped_run::approver::WrappedRunApprover;
+use crate::wrapped_run::credentials::{CredentialError, RunCredentials};
+use crate::wrapped_run::person_terminal::PersonTerminal;
+use crate::wrapped_run::profile::{AgentProfile, ProfileError};
+use crate::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
+use crate::wrapped_run::relay_signals::{SignalInbox, SignalThread};
+use crate::wrapped_run::run_environment::RunEnvironment;
+use crate::wrapped_run::sequence_policy::FilterOptions;
+use crate::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
+
+/// Where every jail finds certificates to trust.
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Other names of the same file.
+const CA_BUNDLE_ALIASES: [&str; 2] = ["/etc/ssl/cert.pem", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// Bounds of a wrapped program, where the command line sets none.
+const DEFAULT_PROCESSES: u64 = 4096;
+const DEFAULT_OPEN_FILES: u64 = 65_536;
+const DEFAULT_TMP_BYTES: u64 = 4 << 30;
+
+/// What the command line says about a run.
+#[derive(Debug)]
+pub(crate) struct WrappedRunOptions {
+    pub(crate) profile: Option<String>,
+    pub(crate) command: Vec<OsString>,
+    /// Hosts, each with a port if it is not 443.
+    pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) memory: Option<u64>,
+    pub(crate) processes: Option<u64>,
+    pub(crate) time: Option<Duration>,
+    pub(crate) raw_terminal: bool,
+}
+
+/// A run that could not be prepared.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WrappedRunError {
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Program(#[from] ProgramLookupError),
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    #[error("cannot prepare the keys of the run: {0}")]
+    Interceptor(String),
+    #[error("the name of the program or an argument is not UTF-8")]
+    NotText,
+    #[error("no home directory: set HOME")]
+    NoHome,
+    #[error("cannot use the terminal: {}", IoText(.0))]
+    Terminal(std::io::Error),
+    #[error(transparent)]
+    App(Box<AppError>),
+}
+
+impl From<AppError> for WrappedRunError {
+    fn from(error: AppError) -> Self {
+        Self::App(Box::new(error))
+    }
+}
+
+/// A run that is ready to start.
+#[derive(Debug)]
+pub(crate) struct WrappedRun {
+    pub(crate) app: App,
+    /// For the person, before it starts.
+    pub(crate) notes: Vec<String>,
+    /// The person's terminal, if the program has one.
+    relay: Option<Arc<RelaySession>>,
+    signals: Arc<SignalInbox>,
+}
+
+impl WrappedRun {
+    pub(crate) fn prepare(
+        mut settings: AppSettings,
+        environment: &Environment,
+        options: WrappedRunOptions,
+    ) -> Result<Self, WrappedRunError> {
+        let words = options.command.iter().map(|word| word.to_str().map(str::to_owned));
+        let words: Vec<String> = words.collect::<Option<_>>().ok_or(WrappedRunError::NotText)?;
+        let named = words.first().map(String::as_str).unwrap_or_default();
+        let program = Path::new(named).file_name().and_then(|name| name.to_str()).unwrap_or(named).to_owned();
+        let profile = AgentProfile::find(options.profile.as_deref(), &program, environment)?;
+        if matches!(settings.workspace_source, WorkspaceSource::Default(_)) {
+            // The person is in the directory that they mean.
+            settings.workspace = environment.current.to_str().map(str::to_owned);
+        }
+        let workspace = workspace_directory(&settings, environment)?;
+        let home = environment.home.clone().ok_or(WrappedRunError::NoHome)?;
+        let toolchains = jail_settings(&settings, environment).toolchains;
+        let search = ProgramSearch {
+            path: environment.variables.0.get("PATH").map_or("", String::as_str).as_ref(),
+            current: &environment.current,
+            home: &home,
+            workspace: &workspace,
+            toolchains: &toolchains,
+        };
+        let location = search.find(named)?;
+        let launcher = ProgramLauncher::new(&settings, environment);
+        let own =
+            profile.credentials.iter().filter(|known| !settings.credentials.iter().any(|set| set.name == known.name));
+        let wanted: Vec<_> = settings.credentials.iter().chain(own).cloned().collect();
+        let credentials = RunCredentials::read(&wanted, environment, &launcher)?;
+        let identity = person_git_identity(environment);
+        let mut run = RunEnvironment::new(&profile, &credentials, environment, &identity, &workspace);
+        let interceptor = intercept(credentials, &settings, &mut run)?;
+        let mut hosts: Vec<String> = profile.hosts.clone();
+        hosts.extend(wanted.iter().flat_map(|credential| credential.hosts.clone()));
+        hosts.extend(options.allowed_hosts.iter().cloned());
+        hosts.sort();
+        hosts.dedup();
+        let is_running = Arc::new(AtomicBool::new(false));
+        let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
+        let signals = match &relay {
+            Some(relay) => relay.signals(),
+            None => Arc::new(SignalInbox::new().map_err(WrappedRunError::Terminal)?),
+        };
+        let arguments = profile.arguments.iter().chain(words.get(1..).unwrap_or_default());
+        let command = std::iter::once(location.path.display().to_string()).chain(arguments.cloned());
+        let setup = WrappedRunSetup {
+            command: enter_directory(command.map(OsString::from).collect(), &environment.current, &workspace),
+            program: program.clone(),
+            profile: profile.name.clone(),
+            workspace_path: workspace,
+            identity: wrapped_user(environment, home),
+            env: run.variables,
+            files: run.files,
+            home_files: run.home_files,
+            toolchains: location.packages,
+            hosts,
+            limits: limits(&options),
+            io,
+            is_running: Arc::clone(&is_running),
+            signals: Arc::clone(&signals) as _,
+        };
+        let asked = relay.clone().filter(|_| !options.raw_terminal);
+        let in_place = asked.map(|relay| InPlaceApprover::new(relay, TtyApprover::new(&settings, environment)));
+        let approver = Box::new(WrappedRunApprover { is_running, in_place });
+        let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
+        Ok(Self { app, notes: run.notes, relay, signals })
+    }
+
+    /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
+    pub(crate) fn attach_person(&self) -> std::io::Result<AttachedPerson> {
+        if let Some(relay) = &self.relay {
+            relay.start()?;
+            return Ok(AttachedPerson { relay: Some(Arc::clone(relay)), _signals: None });
+        }
+        let signals = SignalThread::start(Arc::clone(&self.signals))?;
+        Ok(AttachedPerson { relay: None, _signals: Some(signals) })
+    }
+
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.relay.is_some()
+    }
+
+    /// The call that runs it. It has no arguments: everything is in the setup.
+    pub(crate) fn call(&self) -> ToolCall {
+        ToolCall { id: "call-1".to_owned(), name: RUN_PROGRAM.to_owned(), arguments: "{}".to_owned() }
+    }
+}
+
+/// The reply of the call, as a value.
+pub(crate) fn parse_reply(value: serde_json::Value) -> Option<RunProgramReply> {
+    serde_json::from_value(value).ok()
+}
+
+/// Ends TLS for the hosts of keys, and has the program trust that.
+fn intercept(
+    credentials: RunCredentials,
+    settings: &AppSettings,
+    run: &mut RunEnvironment,
+) -> Result<Option<Arc<TlsInterceptor>>, WrappedRunError> {
+    if credentials.bindings.is_empty() {
+        return Ok(None);
+    }
+    let connector = crate::app::web_connector(settings);
+    let interceptor = TlsInterceptor::new(credentials.bindings, connector, SystemTime::now())
+        .map_err(|error| WrappedRunError::Interceptor(error.to_string()))?;
+    let system =
+        std::iter::once(CA_BUNDLE).chain(CA_BUNDLE_ALIASES).find_map(|path| std::fs::read_to_string(path).ok());
+    let bundle = merge_ca_bundle(system.as_deref().unwrap_or_default(), interceptor.ca_certificate_pem());
+    for path in std::iter::once(CA_BUNDLE).chain(CA_BUNDLE_ALIASES) {
+        run.files.push(PlacedFile { path: path.into(), contents: bundle.clone().into_bytes() });
+    }
+    run.variables.extend(ca_environment(CA_BUNDLE));
+    Ok(Some(Arc::new(interceptor)))
+}
+
+/// The terminal of the person, or pipes.
+fn attach(raw_terminal: bool) -> std::io::Result<(WrappedIo, Option<Arc<RelaySession>>)> {
+    let Some(terminal) = PersonTerminal::open() else {
+        return Ok((WrappedIo::Pipes { input: piped_input(), output: Arc::new(StandardOutput) }, None));
+    };
+    let size = terminal.size();
+    let size = TerminalSize { rows: size.ws_row, columns: size.ws_col };
+    // Notices are seen; what is put on the clipboard may be pasted into a shell.
+    let filter = (!raw_terminal).then_some(FilterOptions { clipboard_writes: false, notifications: true });
+    let relay = Arc::new(RelaySession::new(terminal, filter)?);
+    let for_jail: Arc<dyn TerminalRelay + Send + Sync> = Arc::clone(&relay) as _;
+    Ok((WrappedIo::Terminal { size, relay: for_jail }, Some(relay)))
+}
+
+/// The person's signals and terminal, while the program has them.
+#[derive(Debug)]
+pub(crate) struct AttachedPerson {
+    relay: Option<Arc<RelaySession>>,
+    _signals: Option<SignalThread>,
+}
+
+impl Drop for AttachedPerson {
+    fn drop(&mut self) {
+        if let Some(relay) = &self.relay {
+            // The terminal is restored in any case.
+            let _ = relay.finish();
+        }
+    }
+}
+
+/// Our standard input, if it is a pipe or a file: a terminal or a socket of the host would lead out of the jail.
+fn piped_input() -> Option<OwnedFd> {
+    let input = rustix::stdio::stdin();
+    let kind = rustix::fs::fstat(input).map(|stat| FileType::from_raw_mode(stat.st_mode)).ok()?;
+    let is_plain = matches!(kind, FileType::Fifo | FileType::RegularFile);
+    is_plain.then(|| input.as_fd().try_clone_to_owned().ok()).flatten()
+}
+
+/// Standard output and error of this process.
+#[derive(Debug)]
+struct StandardOutput;
+
+impl WrappedOutput for StandardOutput {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
+        // A reader that is gone is for the program to notice, which goes on without one.
+        let _ = match stream {
+            OutputStream::Stdout => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+            OutputStream::Err => std::io::stderr().lock().write_all(bytes),
+        };
+    }
+}
+
+/// A command that starts where the person is, if that is in the workspace.
+fn enter_directory(command: Vec<OsString>, current: &Path, workspace: &Path) -> Vec<OsString> {
+    match std::fs::canonicalize(current) {
+        Ok(current) if current != workspace && current.starts_with(workspace) => {
+            let enter = ["/bin/sh", "-c", "cd -- \"$0\" && exec \"$@\""].map(OsString::from);
+            enter.into_iter().chain([current.into_os_string()]).chain(command).collect()
+        }
+        _ => command,
+    }
+}
+
+/// The person, as the program sees them. Root is a plain user inside.
+fn wrapped_user(environment: &Environment, home: PathBuf) -> WrappedUser {
+    const PLAIN_ID: u32 = 1000;
+    let plain = |id: u32| if id == 0 { PLAIN_ID } else { id };
+    let is_plain_name = |name: &&String| name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let shell = environment.variables.0.get("SHELL").map(PathBuf::from).filter(|shell| shell.is_absolute());
+    WrappedUser {
+        name: environment.user.as_ref().filter(is_plain_name).cloned().unwrap_or_else(|| "user".to_owned()),
+        home,
+        shell: shell.unwrap_or_else(|| PathBuf::from("/bin/sh")),
+        uid: plain(rustix::process::geteuid().as_raw()),
+        gid: plain(rustix::process::getegid().as_raw()),
+    }
+}
+
+fn limits(options: &WrappedRunOptions) -> JailLimits {
+    JailLimits {
+        wall: options.time.unwrap_or(Duration::MAX),
+        cpu: Duration::MAX,
+        memory_bytes: options.memory.unwrap_or_else(three_quarters_of_memory),
+        processes: options.processes.unwrap_or(DEFAULT_PROCESSES),
+        open_files: DEFAULT_OPEN_FILES,
+        file_bytes: u64::MAX,
+        tmp_bytes: DEFAULT_TMP_BYTES,
+        ..JailLimits::default()
+    }
+}
+
+fn three_quarters_of_memory() -> u64 {
+    let total = rustix::system::sysinfo();
+    u64::from(total.mem_unit).saturating_mul(total.totalram as u64) / 4 * 3
+}

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ringfence_kernel::{
     ApprovalRequest, Approver as _, ApproverReply, Assurance, PolicyLayer, Preview, PreviewBody, sync::Mutex,
 };
+use ringfence_sandbox::{SignalSource as _, TerminalRelay as _};
 use ringfence_testkit::patience::PATIENCE;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -30,7 +31,7 @@ use crate::approval::tty::TtyApprover;
 use crate::config::{CliFlags, Environment, load};
 use crate::wrapped_run::person_terminal::PersonTerminal;
 use crate::wrapped_run::sequence_policy::FilterOptions;
-use crate::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession, TerminalRelay as _};
+use crate::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
 
 /// The directory of a relay process: `program`, which it runs, `continue`, `answers` and `end`.
 const DIRECTORY_VARIABLE: &str = "RINGFENCE_TEST_RELAY";
@@ -113,10 +114,10 @@ fn follow_leader(session: &Arc<RelaySession>, leader: &mut Child, foreground: &F
             line if line.starts_with("end") => return line.to_owned(),
             _ => {}
         }
-        if let Some(signal) = session.pending_signal().and_then(Signal::from_named_raw) {
+        if let Some(signal) = session.signals().next_signal().and_then(Signal::from_named_raw) {
             kill_process_group(tcgetpgrp(foreground).unwrap(), signal).unwrap();
         }
-        if session.should_end() {
+        if session.signals().should_end() {
             leader.kill().unwrap();
         }
     }

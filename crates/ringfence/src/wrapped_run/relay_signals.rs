@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringfence_kernel::sync::Mutex;
+use ringfence_sandbox::SignalSource;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -96,6 +97,16 @@ impl SignalInbox {
     /// Whether we were continued since the last call.
     pub(crate) fn take_continued(&self) -> bool {
         self.is_continued.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl SignalSource for SignalInbox {
+    fn next_signal(&self) -> Option<i32> {
+        self.forwarder.lock().pop()
+    }
+
+    fn should_end(&self) -> bool {
+        self.forwarder.lock().is_ending()
     }
 }
 

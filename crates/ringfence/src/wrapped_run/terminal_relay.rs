@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{ApprovalRequest, Approver, ApproverReply};
+use ringfence_sandbox::TerminalRelay;
 
 use crate::approval::deny_all;
 use crate::approval::tty::TtyApprover;
@@ -24,15 +25,6 @@ use crate::wrapped_run::person_terminal::PersonTerminal;
 use crate::wrapped_run::relay_loop::{RelayCommand, RelayLoop};
 use crate::wrapped_run::relay_signals::{SignalInbox, SignalThread};
 use crate::wrapped_run::sequence_policy::FilterOptions;
-
-/// The host's side of a terminal.
-pub(crate) trait TerminalRelay: Sync + std::fmt::Debug {
-    /// The program has a terminal. The relay owns its master from here on.
-    fn on_opened(&self, master: OwnedFd);
-
-    /// The program's process group was stopped. Returns when it is to continue.
-    fn on_stopped(&self);
-}
 
 /// A person's terminal, for the time of a wrapped run. Dropping it restores the terminal.
 #[derive(Debug)]
@@ -70,14 +62,9 @@ impl RelaySession {
         Ok(())
     }
 
-    /// A signal to be delivered to the program's foreground process group.
-    pub(crate) fn pending_signal(&self) -> Option<i32> {
-        self.inbox.forwarder.lock().pop()
-    }
-
-    /// Whether a second signal asked for the end of the jail.
-    pub(crate) fn should_end(&self) -> bool {
-        self.inbox.forwarder.lock().is_ending()
+    /// Signals for the program.
+    pub(crate) fn signals(&self) -> Arc<SignalInbox> {
+        Arc::clone(&self.inbox)
     }
 
     /// Holds the program's output until the result is dropped, and gives the terminal known modes. None where nothing is asked

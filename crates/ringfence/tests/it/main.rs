@@ -69,3 +69,4 @@ mod token_reuse;
 mod undo;
 mod web;
 mod workflow_runs;
+mod wrapped_run;

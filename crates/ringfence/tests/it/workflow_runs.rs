@@ -91,7 +91,7 @@ fn state_requires_a_run() {
         let said =
             run.site.run(&[&["call", "fs.list", r#"{"path":"@state"}"#, "--dialect", "crewagent"], options].concat());
         assert_eq!(said.code, Some(2), "{said:?}");
-        assert!(said.err.contains("start with `--run ID`"), "{said:?}");
+        assert!(said.err.contains("start with `--workflow-run ID`"), "{said:?}");
     }
     let said = run.site.run(&["call", "fs.list", r#"{"path":"@state"}"#, "--dialect", "crewagent"]);
     assert_eq!(said.error(), "E_SANDBOX_VIOLATION");

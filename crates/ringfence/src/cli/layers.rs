@@ -1,0 +1,295 @@
+//! `ringfence layers` and `ringfence gc`: decisions about the changes of wrapped programs, and what they leave on disk.
+//!
+//! Each decision is a call of a tool that only persons have.
+//!
+//! Not here: the review screen (`wrapped_run/review_screen.rs`).
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ringfence_fs::{LayerCollectionMode, LayerStore, LayerStoreEntry, LayerStoreEntryKind};
+use ringfence_kernel::{Assurance, sanitize_json};
+use serde_json::{Value, json};
+
+use crate::app::{App, build_person_app};
+use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
+use crate::config::{AppSettings, Environment};
+use crate::process::messages::print_error;
+use crate::wrapped_run::review_screen::{ReviewChoice, ReviewModel, Selection, format_review, show_review};
+
+/// Most paths that one line of text names.
+const MOST_NAMED: usize = 10;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LayersCommand {
+    /// List the layers of this workspace, oldest first.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Review a layer, and decide by file and hunk.
+    Review {
+        /// The layer, or the start of its id.
+        layer: String,
+        /// Print the review instead of opening it.
+        #[arg(long)]
+        plain: bool,
+        /// Print JSON.
+        #[arg(long, conflicts_with = "plain")]
+        json: bool,
+    },
+    /// Keep changes of a layer, as one change that can be undone.
+    Keep {
+        /// The layer, or the start of its id.
+        layer: String,
+        /// Files and directories to keep; everything that can be kept if there are none.
+        paths: Vec<String>,
+        /// Keep only what the policy allows without approval.
+        #[arg(long, conflicts_with = "paths")]
+        allowed: bool,
+    },
+    /// Discard a layer with every change in it.
+    Drop {
+        /// The layer, or the start of its id.
+        layer: String,
+    },
+}
+
+/// Options of `ringfence gc`.
+#[derive(Debug, Args)]
+pub(crate) struct GcOptions {
+    /// Only list what would be removed.
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep home directories of agents for so many days after their last run.
+    #[arg(long, value_name = "DAYS", default_value_t = 30)]
+    keep_homes: u64,
+}
+
+pub(crate) fn run_layers_command(
+    settings: AppSettings,
+    environment: &Environment,
+    command: LayersCommand,
+) -> Result<u8, CliError> {
+    let person = person_app(settings, environment)?;
+    match command {
+        LayersCommand::List { json: as_json } => match call(&person, "list_layers", &json!({}))? {
+            None => Ok(ERROR_REPLY),
+            Some(value) if as_json => print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS),
+            Some(value) => print(&format_layers(&value), SUCCESS),
+        },
+        LayersCommand::Review { layer, plain, json: as_json } => {
+            let Some(value) = call(&person, "review_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
+            if as_json {
+                return print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS);
+            }
+            let model = review_model(value)?;
+            match plain {
+                true => print(&format_review(&model), SUCCESS),
+                false => decide(&person, &layer, &model),
+            }
+        }
+        LayersCommand::Keep { layer, paths, allowed } => {
+            let items: Vec<Value> = paths.iter().map(|path| json!({"path": path})).collect();
+            let arguments = match items.is_empty() {
+                true => json!({"layer": layer, "allowedOnly": allowed}),
+                false => json!({"layer": layer, "items": items}),
+            };
+            keep(&person, &arguments)
+        }
+        LayersCommand::Drop { layer } => discard(&person, &layer),
+    }
+}
+
+/// The review at the end of a run. The layer stays where nothing is decided.
+pub(crate) fn decide_at_end(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
+    let person = person_app(settings, environment)?;
+    let Some(value) = call(&person, "review_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
+    decide(&person, layer, &review_model(value)?)
+}
+
+/// Keeps what the policy allows without approval. The rest stays in the layer.
+pub(crate) fn keep_allowed(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
+    keep(&person_app(settings, environment)?, &json!({"layer": layer, "allowedOnly": true}))
+}
+
+pub(crate) fn drop_layer(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
+    discard(&person_app(settings, environment)?, layer)
+}
+
+/// Removes what decided layers left, and home directories that no run uses.
+pub(crate) fn collect_garbage(settings: &AppSettings, options: &GcOptions) -> Result<u8, CliError> {
+    const DAY: u64 = 24 * 3600;
+    let store = LayerStore::new(&settings.state);
+    let mode = if options.dry_run { LayerCollectionMode::DryRun } else { LayerCollectionMode::Remove };
+    let age = Duration::from_secs(options.keep_homes.saturating_mul(DAY));
+    let collected = store.collect(age, mode).and_then(|removed| Ok((removed, store.usage()?)));
+    let (removed, used) = match collected {
+        Ok(collected) => collected,
+        Err(error) => {
+            print_error(&error.message);
+            return Ok(ERROR_REPLY);
+        }
+    };
+    let verb = if options.dry_run { "would remove" } else { "removed" };
+    let mut text: String = removed.iter().map(|entry| format!("{verb} {}\n", describe_entry(entry))).collect();
+    let waiting: Vec<&LayerStoreEntry> =
+        used.iter().filter(|entry| matches!(entry.kind, LayerStoreEntryKind::Layer(_))).collect();
+    text.extend(waiting.iter().map(|entry| format!("undecided: {}\n", describe_entry(entry))));
+    let bytes: u64 = used.iter().map(|entry| entry.bytes).sum();
+    text.push_str(&format!("layers and home directories use {}\n", format_bytes(bytes)));
+    print(&text, SUCCESS)
+}
+
+fn person_app(settings: AppSettings, environment: &Environment) -> Result<App, CliError> {
+    Ok(build_person_app(settings, environment, Assurance::Person, None)?)
+}
+
+/// The value of a reply. `None` where it was an error, which is printed.
+fn call(person: &App, tool: &str, arguments: &Value) -> Result<Option<Value>, CliError> {
+    match make_call(person, tool.to_owned(), arguments.to_string())?.outcome {
+        Ok(value) => Ok(Some(value.to_value())),
+        Err(error) => {
+            print_error(&error.message);
+            Ok(None)
+        }
+    }
+}
+
+fn review_model(value: Value) -> Result<ReviewModel, CliError> {
+    serde_json::from_value(value).map_err(|error| CliError::Review(error.to_string()))
+}
+
+fn decide(person: &App, layer: &str, model: &ReviewModel) -> Result<u8, CliError> {
+    match show_review(model).map_err(CliError::Output)? {
+        None => {
+            print_error(&format!("no terminal for the review; use `ringfence layers review {layer} --plain`"));
+            Ok(ERROR_REPLY)
+        }
+        Some(ReviewChoice::Keep(selections)) => {
+            let items: Vec<Value> = selections.iter().map(selection_item).collect();
+            keep(person, &json!({"layer": layer, "items": items}))
+        }
+        Some(ReviewChoice::Drop) => discard(person, layer),
+        Some(ReviewChoice::Later) => {
+            print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
+            Ok(SUCCESS)
+        }
+    }
+}
+
+fn selection_item(selection: &Selection) -> Value {
+    json!({"path": selection.path, "hunks": selection.hunks, "alone": selection.alone, "base": selection.base})
+}
+
+fn keep(person: &App, arguments: &Value) -> Result<u8, CliError> {
+    let Some(value) = call(person, "keep_layer", arguments)? else { return Ok(ERROR_REPLY) };
+    print_error(&format_kept(&value));
+    Ok(SUCCESS)
+}
+
+fn discard(person: &App, layer: &str) -> Result<u8, CliError> {
+    let Some(value) = call(person, "drop_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
+    print_error(&format!("dropped layer {}", value["layer"].as_str().unwrap_or(layer)));
+    Ok(SUCCESS)
+}
+
+/// What was kept, and what was not.
+fn format_kept(value: &Value) -> String {
+    let list = |key: &str| value[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = |key: &str| {
+        let paths: Vec<&str> = list(key).iter().filter_map(|item| item["path"].as_str()).collect();
+        let more = paths.len().saturating_sub(MOST_NAMED);
+        let shown = paths.get(..MOST_NAMED.min(paths.len())).unwrap_or_default().join(" ");
+        if more > 0 { format!("{shown} and {more} more") } else { shown }
+    };
+    let mut text = match value["change"].as_str() {
+        Some(change) => format!("kept {} as {change}; `ringfence undo` reverts it", names("kept")),
+        None => "nothing was kept".to_owned(),
+    };
+    for refused in list("refused").iter().take(MOST_NAMED) {
+        let part = |key: &str| refused[key].as_str().unwrap_or_default();
+        text.push_str(&format!("\nnot kept: `{}`: {}", part("path"), part("message")));
+    }
+    if value["removed"] != true {
+        let layer = value["layer"].as_str().unwrap_or_default();
+        let left = value["left"].as_u64().unwrap_or_default();
+        text.push_str(&format!(
+            "\n{left} changes stay in layer {layer}; decide with `ringfence layers review {layer}`"
+        ));
+    }
+    text
+}
+
+fn format_layers(value: &Value) -> String {
+    let layers = value["layers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if layers.is_empty() {
+        return "no layers in this workspace\n".to_owned();
+    }
+    let line = |layer: &Value| {
+        let words = ["layer", "state", "started", "program"].map(|key| layer[key].as_str().unwrap_or("-"));
+        let count = |key: &str| layer["counts"][key].as_u64().unwrap_or_default();
+        let counts = match layer.get("counts") {
+            Some(_) => format!(
+                "{} new, {} changed, {} deleted, {} in conflict",
+                count("created"),
+                count("changed"),
+                count("deleted"),
+                count("conflicts")
+            ),
+            None => String::new(),
+        };
+        format!("{}  {counts}", words.join("  ")).trim_end().to_owned() + "\n"
+    };
+    layers.iter().map(line).collect()
+}
+
+fn describe_entry(entry: &LayerStoreEntry) -> String {
+    let size = format_bytes(entry.bytes);
+    match &entry.kind {
+        LayerStoreEntryKind::Layer(_) => format!("layer {} of `{}`, {size}", entry.name, entry.program),
+        LayerStoreEntryKind::Home => format!("home directory of `{}`, {size}", entry.program),
+        LayerStoreEntryKind::Remains => format!("remains of a decided layer, {size}"),
+    }
+}
+
+fn format_bytes(bytes: u64) -> String {
+    match bytes {
+        0..=9_999 => format!("{bytes} bytes"),
+        10_000..=9_999_999 => format!("{} kB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_is_said_with_what_was_not() {
+        let refused = json!([{"path": ".git/hooks/x", "message": "it is protected"}]);
+        let value = json!({"layer": "l-1", "change": "c-2", "kept": [{"path": "a"}, {"path": "b"}], "refused": refused,
+            "left": 1, "removed": false});
+        assert_eq!(
+            format_kept(&value),
+            "kept a b as c-2; `ringfence undo` reverts it\nnot kept: `.git/hooks/x`: it is protected\n1 changes stay in \
+             layer l-1; decide with `ringfence layers review l-1`"
+        );
+        let nothing = json!({"layer": "l-1", "change": null, "kept": [], "refused": [], "left": 0, "removed": true});
+        assert_eq!(format_kept(&nothing), "nothing was kept");
+    }
+
+    #[test]
+    fn layers_are_listed_in_a_line_each() {
+        let ended = json!({"layer": "l-1", "state": "ended", "started": "2026-01-01T00:00:00Z", "program": "claude",
+            "counts": {"created": 1, "changed": 2, "deleted": 0, "conflicts": 0}});
+        let running = json!({"layer": "l-2", "state": "running", "started": "2026-01-01T00:00:00Z", "program": "sh"});
+        assert_eq!(
+            format_layers(&json!({"layers": [ended, running]})),
+            "l-1  ended  2026-01-01T00:00:00Z  claude  1 new, 2 changed, 0 deleted, 0 in conflict\n\
+             l-2  running  2026-01-01T00:00:00Z  sh\n"
+        );
+        assert_eq!(format_layers(&json!({"layers": []})), "no layers in this workspace\n");
+    }
+}

@@ -1,0 +1,153 @@
+//! `ringfence run`: wraps an agent, and decides about what it changed.
+//!
+//! Not here: the run (`wrapped_run/mod.rs`), and later decisions (`layers.rs`).
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ringfence_kernel::ToolReply;
+use ringfence_sandbox::RunProgramReply;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::CliError;
+use crate::cli::layers::{decide_at_end, drop_layer, keep_allowed};
+
+use crate::config::{AppSettings, Environment};
+use crate::process::messages::print_error;
+use crate::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
+
+/// Exit code of a run that could not be started, as for `env` and `timeout`.
+const NOT_STARTED: u8 = 125;
+
+/// Options of `ringfence run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// The profile, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    /// What happens to the changes: `review` them at this terminal, `keep` what the policy allows, `drop` them, or keep
+    /// them for `later`. Without a terminal, the default is `later`.
+    #[arg(long, value_enum, value_name = "HOW")]
+    end: Option<EndMode>,
+    /// Let the program reach this host (repeatable).
+    #[arg(long, value_name = "HOST[:PORT]")]
+    allow_host: Vec<String>,
+    /// Most memory of all its processes, such as `4G`; three quarters of the machine's if not set.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// Most processes and threads.
+    #[arg(long, value_name = "NUMBER")]
+    processes: Option<u64>,
+    /// End it after so many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    time: Option<u64>,
+    /// Pass escape sequences that speak to the terminal itself; nothing is asked at this terminal while it runs.
+    #[arg(long)]
+    raw_terminal: bool,
+    /// The program and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What happens to the changes of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EndMode {
+    Review,
+    Keep,
+    Drop,
+    Later,
+}
+
+/// Parses a number of bytes with an optional suffix.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.trim_end_matches(['B', 'b', 'i']).char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << unit));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "expected a size such as `512M` or `4G`".to_owned())
+}
+
+/// Runs the program, and decides about its layer. The exit code is the program's.
+pub(crate) fn run_wrapped(
+    settings: AppSettings,
+    environment: &Environment,
+    options: RunOptions,
+) -> Result<u8, CliError> {
+    let RunOptions { profile, end, allow_host, memory, processes, time, raw_terminal, command } = options;
+    let options = WrappedRunOptions {
+        profile,
+        command,
+        allowed_hosts: allow_host,
+        memory,
+        processes,
+        time: time.map(Duration::from_secs),
+        raw_terminal,
+    };
+    let run = WrappedRun::prepare(settings.clone(), environment, options)?;
+    run.app.print_warnings();
+    run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
+    let settings = AppSettings { workspace: run.app.settings.workspace.clone(), ..settings };
+    let reply = follow(&run)?;
+    let is_interactive = run.has_terminal();
+    drop(run);
+    let reply = match reply.outcome {
+        Ok(value) => parse_reply(value.to_value())
+            .ok_or_else(|| CliError::Review("the reply of the run is incomplete".to_owned()))?,
+        Err(error) => {
+            print_error(&error.message);
+            return Ok(NOT_STARTED);
+        }
+    };
+    if let Some(limit) = &reply.limit {
+        print_error(&format!("the program was ended: limit `{limit}` exceeded"));
+    }
+    let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
+    let Some(layer) = &reply.layer else { return Ok(code) };
+    print_error(&summary(&reply));
+    let end = end.unwrap_or(if is_interactive { EndMode::Review } else { EndMode::Later });
+    match end {
+        EndMode::Review => drop(decide_at_end(settings, environment, layer)?),
+        EndMode::Keep => drop(keep_allowed(settings, environment, layer)?),
+        EndMode::Drop => drop(drop_layer(settings, environment, layer)?),
+        EndMode::Later => {
+            print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
+        }
+    }
+    Ok(code)
+}
+
+/// Makes the call, with the person's terminal and signals for the program.
+fn follow(run: &WrappedRun) -> Result<ToolReply, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let attached = run.attach_person().map_err(CliError::Output)?;
+    let reply = runtime.block_on(run.app.host.call(&run.app.session, run.call(), &CancellationToken::new()));
+    drop(attached);
+    // A worker that a file system holds must not hold the program too.
+    runtime.shutdown_background();
+    Ok(reply?)
+}
+
+fn summary(reply: &RunProgramReply) -> String {
+    let RunProgramReply { created, changed, deleted, conflicts, .. } = reply;
+    let conflicts = if *conflicts > 0 { format!(", {conflicts} in conflict") } else { String::new() };
+    format!("{created} new, {changed} changed, {deleted} deleted{conflicts}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_numbers_with_a_suffix() {
+        for (text, expected) in [("1", 1), ("512M", 512 << 20), ("4G", 4 << 30), ("2GiB", 2 << 30), ("8k", 8 << 10)] {
+            assert_eq!(size(text), Ok(expected), "{text}");
+        }
+        for text in ["", "0", "G", "1T", "-1", "99999999999G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Approver of a wrapped run: the command line approves its own start, and hosts are asked about in place.
+//!
+//! Without a terminal, or with `--raw-terminal`, a question waits for another frontend.
+//!
+//! Not here: the dialog on the program's terminal (`terminal_relay.rs`).
+
+use std::future::{Future, pending, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ringfence_kernel::{
+    Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance,
+};
+
+use crate::wrapped_run::terminal_relay::InPlaceApprover;
+
+/// The person who started a wrapped run.
+#[derive(Debug)]
+pub(crate) struct WrappedRunApprover {
+    /// Whether the program runs: from then on the command line does not answer any more.
+    pub(crate) is_running: Arc<AtomicBool>,
+    pub(crate) in_place: Option<InPlaceApprover>,
+}
+
+impl Approver for WrappedRunApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        if !self.is_running.load(Ordering::Acquire) {
+            let response = ApprovalResponse { approved: true, ..ApprovalResponse::default() };
+            let approval = Approval { assurance: Assurance::Person, by: None };
+            return Box::pin(ready(ApproverReply::Decided(ApprovalDecision { response, approval })));
+        }
+        match &self.in_place {
+            Some(approver) => approver.ask(request),
+            None => Box::pin(pending()),
+        }
+    }
+}

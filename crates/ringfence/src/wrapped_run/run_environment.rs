@@ -1,0 +1,238 @@
+//! Environment of a wrapped program: variables, files of its home directory, and read-only files in `/etc`.
+//!
+//! What is not named here or in the profile does not enter: variables of the person may be keys.
+//!
+//! Not here: keys (`credentials.rs`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ringfence_fs::has_credential;
+use ringfence_git::GitIdentity;
+use ringfence_kernel::HomeFile;
+use ringfence_sandbox::PlacedFile;
+
+use crate::config::{Environment, MAX_FILE_BYTES};
+use crate::wrapped_run::credentials::RunCredentials;
+use crate::wrapped_run::profile::AgentProfile;
+
+/// Variables of the person that every wrapped program gets.
+const PASSED_VARIABLES: [&str; 10] = [
+    "TERM",
+    "COLORTERM",
+    "TERM_PROGRAM",
+    "TERM_PROGRAM_VERSION",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CI",
+];
+
+/// Limits of what is copied into a home directory.
+const MAX_COPIED_FILES: usize = 2_000;
+const MAX_COPIED_BYTES: u64 = 64 << 20;
+const MAX_COPY_DEPTH: usize = 16;
+
+/// The surroundings of a wrapped program, with notes for the person.
+#[derive(Debug, Default)]
+pub(crate) struct RunEnvironment {
+    pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) home_files: Vec<HomeFile>,
+    pub(crate) files: Vec<PlacedFile>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl RunEnvironment {
+    pub(crate) fn new(
+        profile: &AgentProfile,
+        credentials: &RunCredentials,
+        environment: &Environment,
+        identity: &GitIdentity,
+        workspace: &Path,
+    ) -> Self {
+        let mut run = Self::default();
+        run.set_variables(profile, credentials, environment);
+        run.copy_home(profile, environment);
+        for (path, text) in &profile.home.files {
+            if let Some(text) = expand(text, credentials, workspace) {
+                run.home_files.push(HomeFile { path: path.into(), contents: text.into_bytes() });
+            }
+        }
+        if *identity != GitIdentity::default() {
+            let contents = identity.to_config().into_bytes();
+            run.home_files.push(HomeFile { path: ".gitconfig".into(), contents });
+        }
+        run.files = profile.files.iter().map(|(path, text)| placed(path, text.as_bytes())).collect();
+        if let Ok(zone) = std::fs::read("/etc/localtime") {
+            run.files.push(placed("/etc/localtime", &zone));
+        }
+        run
+    }
+
+    fn set_variables(&mut self, profile: &AgentProfile, credentials: &RunCredentials, environment: &Environment) {
+        let is_locale = |name: &str| name.starts_with("LC_");
+        for (name, value) in &environment.variables.0 {
+            let is_passed = PASSED_VARIABLES.contains(&name.as_str())
+                || is_locale(name)
+                || profile.environment.pass.iter().any(|pattern| matches_name(pattern, name));
+            if is_passed {
+                self.variables.insert(name.clone(), value.clone());
+            }
+        }
+        self.variables.extend(profile.environment.set.clone());
+        self.variables.extend(credentials.variables.clone());
+    }
+
+    /// Copies what the profile names. A file that may hold a key is left out.
+    fn copy_home(&mut self, profile: &AgentProfile, environment: &Environment) {
+        let Some(home) = &environment.home else { return };
+        let mut budget = CopyBudget { files: MAX_COPIED_FILES, bytes: MAX_COPIED_BYTES };
+        for name in &profile.home.copy {
+            self.copy(home, Path::new(name), MAX_COPY_DEPTH, &mut budget);
+        }
+        if budget.files == 0 || budget.bytes == 0 {
+            self.notes.push(format!("not all files of the profile `{}` were copied: there are too many", profile.name));
+        }
+    }
+
+    fn copy(&mut self, home: &Path, name: &Path, depth: usize, budget: &mut CopyBudget) {
+        let path = home.join(name);
+        // A link may lead to a key.
+        let Ok(found) = std::fs::symlink_metadata(&path) else { return };
+        if found.is_dir() && depth > 0 {
+            let mut names: Vec<PathBuf> = std::fs::read_dir(&path)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| name.join(entry.file_name()))
+                .collect();
+            names.sort();
+            names.iter().for_each(|below| self.copy(home, below, depth - 1, budget));
+        } else if found.is_file() && budget.take(found.len()) {
+            let Ok(contents) = std::fs::read(&path) else { return };
+            if has_credential(&String::from_utf8_lossy(&contents)) {
+                self.notes.push(format!("`~/{}` may contain a key and is not copied", name.display()));
+            } else {
+                self.home_files.push(HomeFile { path: name.to_owned(), contents });
+            }
+        }
+    }
+}
+
+struct CopyBudget {
+    files: usize,
+    bytes: u64,
+}
+
+impl CopyBudget {
+    fn take(&mut self, bytes: u64) -> bool {
+        if self.files == 0 || bytes > self.bytes || bytes > MAX_FILE_BYTES {
+            return false;
+        }
+        self.files -= 1;
+        self.bytes -= bytes;
+        true
+    }
+}
+
+fn placed(path: &str, contents: &[u8]) -> PlacedFile {
+    PlacedFile { path: path.into(), contents: contents.to_vec() }
+}
+
+/// Whether a name is the pattern, or begins with it up to its star.
+fn matches_name(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => pattern == name,
+    }
+}
+
+/// The text with its `${…}` replaced. `None` if it needs the placeholder of a credential without a key.
+fn expand(text: &str, credentials: &RunCredentials, workspace: &Path) -> Option<String> {
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, behind) = after.split_once('}')?;
+        expanded.push_str(before);
+        expanded.push_str(&value_of(name, credentials, workspace)?);
+        rest = behind;
+    }
+    Some(expanded + rest)
+}
+
+fn value_of(name: &str, credentials: &RunCredentials, workspace: &Path) -> Option<String> {
+    let mut parts = name.split(':');
+    match (parts.next(), parts.next(), parts.next()) {
+        // In JSON and TOML strings.
+        (Some("workspace"), None, None) => {
+            let quoted = serde_json::to_string(workspace.to_str()?).ok()?;
+            Some(quoted.trim_matches('"').to_owned())
+        }
+        (Some("placeholder"), Some(name), length) => {
+            let placeholder = credentials.placeholder(name)?;
+            let length = length.map_or(Some(placeholder.len()), |length| length.parse().ok())?;
+            Some(placeholder.get(placeholder.len().saturating_sub(length)..)?.to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EnvironmentVariables;
+
+    fn profile(text: &str) -> AgentProfile {
+        toml::from_str(text).unwrap()
+    }
+
+    fn run(profile: &AgentProfile, environment: &Environment) -> RunEnvironment {
+        let credentials = RunCredentials::default();
+        RunEnvironment::new(profile, &credentials, environment, &GitIdentity::default(), Path::new("/home/ada/a \"b\""))
+    }
+
+    #[test]
+    fn only_named_variables_enter() {
+        let directory = tempfile::tempdir().unwrap();
+        let variables =
+            [("TERM", "xterm"), ("LC_ALL", "C"), ("AWS_SECRET", "x"), ("AGENT_MODEL", "m"), ("AGENTS", "y")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let environment = Environment {
+            variables: EnvironmentVariables(variables.into()),
+            ..Environment::isolated(directory.path(), "/proc/self/exe")
+        };
+        let run = run(&profile("[environment]\npass = [\"AGENT_*\"]\nset = { UPDATE = \"0\" }"), &environment);
+        let expected = [("AGENT_MODEL", "m"), ("LC_ALL", "C"), ("TERM", "xterm"), ("UPDATE", "0")];
+        assert_eq!(run.variables, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    }
+
+    #[test]
+    fn files_of_the_home_directory_are_copied_without_keys_and_links() {
+        let directory = tempfile::tempdir().unwrap();
+        let environment = Environment::isolated(directory.path(), "/proc/self/exe");
+        let home = directory.path().join("home");
+        std::fs::create_dir_all(home.join(".agent/commands")).unwrap();
+        std::fs::write(home.join(".agent/commands/a.md"), "text").unwrap();
+        std::fs::write(home.join(".agent/key.json"), "{\"apiKey\": \"sk-ant-api03-0123456789abcdef0123456789\"}")
+            .unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", home.join(".agent/link")).unwrap();
+        std::fs::write(home.join("other"), "text").unwrap();
+        let run =
+            run(&profile("[home]\ncopy = [\".agent\", \"absent\"]\nfiles = { x = \"in ${workspace}\" }"), &environment);
+        let files: Vec<(&str, &[u8])> =
+            run.home_files.iter().map(|file| (file.path.to_str().unwrap(), file.contents.as_slice())).collect();
+        assert_eq!(files, [(".agent/commands/a.md", "text".as_bytes()), ("x", b"in /home/ada/a \\\"b\\\"")]);
+        assert_eq!(run.notes, ["`~/.agent/key.json` may contain a key and is not copied"]);
+    }
+
+    #[test]
+    fn a_file_that_needs_an_absent_placeholder_is_left_out() {
+        let credentials = RunCredentials::default();
+        let expanded = |text: &str| expand(text, &credentials, Path::new("/w"));
+        assert_eq!(expanded("a ${workspace} b"), Some("a /w b".to_owned()));
+        assert_eq!(expanded("${placeholder:absent:20}"), None);
+        assert_eq!(expanded("${unknown}"), None);
+    }
+}

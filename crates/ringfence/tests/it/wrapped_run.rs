@@ -1,0 +1,176 @@
+//! `ringfence run` and `ringfence layers`: the whole program, without a terminal.
+//!
+//! Not here: the jail itself (`ringfence-sandbox`), and what layers do with files (`ringfence-fs`).
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::site::{CliOutput, TestSite, cli_output, run_with_input};
+
+/// The program with these options, around a command.
+fn wrapped(site: &TestSite, options: &[&str], command: &[&str]) -> Command {
+    let mut program = site.program_without_arguments();
+    program.arg("--workspace").arg(&site.workspace).arg("run").args(options).arg("--").args(command);
+    program
+}
+
+fn run(site: &TestSite, options: &[&str], script: &str) -> CliOutput {
+    cli_output(wrapped(site, options, &["sh", "-c", script]).output().unwrap())
+}
+
+/// The id of the one layer that waits.
+#[track_caller]
+fn layer(site: &TestSite) -> String {
+    let listed = site.run(&["layers", "list", "--json"]);
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    let value: Value = serde_json::from_str(&listed.out).unwrap();
+    let layers = value["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 1, "{listed:?}");
+    layers[0]["layer"].as_str().unwrap().to_owned()
+}
+
+fn has_no_layer(site: &TestSite) -> bool {
+    let listed = site.run(&["layers", "list", "--json"]);
+    serde_json::from_str::<Value>(&listed.out).unwrap()["layers"].as_array().unwrap().is_empty()
+}
+
+#[test]
+fn what_is_kept_is_one_change_and_is_undone_to_the_byte() {
+    let site = TestSite::new();
+    site.write("src/old.txt", "before\n");
+    site.write("ignored/cache", "1\n");
+    site.write(".gitignore", "ignored/\n");
+    let before = site.tree();
+    let script = "echo after > src/old.txt; echo new > new.txt; rm ignored/cache; mkdir made; echo x > made/file";
+    let ended = run(&site, &["--end", "keep", "--preset", "edits"], script);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(site.read("src/old.txt"), "after\n");
+    assert_eq!(site.read("made/file"), "x\n");
+    assert!(!site.workspace.join("ignored/cache").exists());
+    assert!(has_no_layer(&site));
+    let log = site.run(&["log"]);
+    assert_eq!(log.out.lines().count(), 1, "{log:?}");
+    assert_eq!(site.run(&["undo"]).code, Some(0));
+    assert_eq!(site.tree(), before);
+}
+
+#[test]
+fn nothing_reaches_the_workspace_before_a_decision() {
+    let site = TestSite::new();
+    site.write("a.txt", "a\n");
+    let before = site.tree();
+    let ended = run(&site, &[], "echo changed > a.txt; echo b > b.txt");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(site.tree(), before);
+    let id = layer(&site);
+    assert!(ended.err.contains(&format!("decide with `ringfence layers review {id}`")), "{ended:?}");
+    assert!(ended.err.contains("1 new, 1 changed, 0 deleted"), "{ended:?}");
+    let review = site.run(&["layers", "review", &id, "--plain"]);
+    assert!(review.out.contains("a.txt") && review.out.contains("b.txt"), "{review:?}");
+    // One of two.
+    let kept = site.run(&["layers", "keep", &id, "b.txt"]);
+    assert_eq!(kept.code, Some(0), "{kept:?}");
+    assert_eq!((site.read("a.txt"), site.read("b.txt")), ("a\n".to_owned(), "b\n".to_owned()));
+    assert_eq!(layer(&site), id);
+    assert_eq!(site.run(&["layers", "drop", &id]).code, Some(0));
+    assert!(has_no_layer(&site));
+    assert_eq!(site.read("a.txt"), "a\n");
+}
+
+#[test]
+fn protected_files_wait_where_others_are_kept() {
+    let site = TestSite::new();
+    let ended = run(
+        &site,
+        &["--end", "keep", "--preset", "edits"],
+        "mkdir .claude; echo '{}' > .claude/settings.json; echo x > x",
+    );
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(site.read("x"), "x\n");
+    assert!(!site.workspace.join(".claude").exists());
+    let review = site.run(&["layers", "review", &layer(&site), "--plain"]);
+    assert!(review.out.contains(".claude/settings.json"), "{review:?}");
+}
+
+#[test]
+fn the_program_is_at_home_and_sees_nothing_else_of_it() {
+    let site = TestSite::new();
+    std::fs::write(site.home.join("private.txt"), "private").unwrap();
+    std::fs::write(site.home.join(".gitconfig"), "[user]\n\tname = Ada\n[core]\n\teditor = evil\n").unwrap();
+    let script =
+        "pwd; echo $HOME; ls -A $HOME; cat $HOME/.gitconfig; echo kept > $HOME/.agent; env | sort | cut -d= -f1";
+    let mut first = wrapped(&site, &[], &["sh", "-c", script]);
+    let first = cli_output(first.env("AWS_SECRET_ACCESS_KEY", "x").env("LC_ALL", "C").output().unwrap());
+    assert_eq!(first.code, Some(0), "{first:?}");
+    let workspace = std::fs::canonicalize(&site.workspace).unwrap();
+    let mut lines = first.out.lines();
+    assert_eq!(lines.next(), workspace.to_str());
+    assert_eq!(lines.next(), site.home.to_str());
+    assert_eq!(lines.next(), Some(".gitconfig"));
+    assert!(first.out.contains("name = \"Ada\"") || first.out.contains("name = Ada"), "{first:?}");
+    for absent in ["private", "evil", "AWS_SECRET"] {
+        assert!(!first.out.contains(absent), "{absent}: {first:?}");
+    }
+    assert!(first.out.contains("LC_ALL"), "{first:?}");
+    // The next run in this workspace finds what this one left; the person's home directory does not have it.
+    let second = run(&site, &[], "cat $HOME/.agent");
+    assert_eq!(second.out, "kept\n", "{second:?}");
+    assert!(!site.home.join(".agent").exists());
+}
+
+#[test]
+fn the_exit_code_is_the_program_s() {
+    let site = TestSite::new();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("exit 255", 255)] {
+        assert_eq!(run(&site, &[], script).code, Some(code), "{script}");
+    }
+}
+
+#[test]
+fn output_and_input_are_those_of_pipes() {
+    let site = TestSite::new();
+    let ended =
+        run_with_input(wrapped(&site, &[], &["sh", "-c", "cat; echo e >&2; test -t 0 || echo no terminal"]), b"in\n");
+    assert_eq!(ended.out, "in\nno terminal\n", "{ended:?}");
+    assert!(ended.err.starts_with("e\n"), "{ended:?}");
+}
+
+#[test]
+fn secrets_of_the_workspace_are_empty_inside() {
+    let site = TestSite::new();
+    site.write(".env", "KEY=7f3a9c\n");
+    let ended = run(&site, &[], "cat .env; grep -r 7f3a9c . || echo clean");
+    assert_eq!(ended.out, "clean\n", "{ended:?}");
+}
+
+#[test]
+fn a_run_that_cannot_start_says_why() {
+    let site = TestSite::new();
+    let absent = cli_output(wrapped(&site, &[], &["absent-program"]).output().unwrap());
+    assert_eq!(absent.code, Some(2), "{absent:?}");
+    assert!(absent.err.contains("program `absent-program` not found on your PATH"), "{absent:?}");
+    let profile = cli_output(wrapped(&site, &["--profile", "absent"], &["true"]).output().unwrap());
+    assert!(profile.err.contains("unknown profile `absent`; available: aider, claude"), "{profile:?}");
+    let none = site.run(&["layers", "review", "l-absent"]);
+    assert_eq!(none.code, Some(1), "{none:?}");
+    let rule = "[[rules]]\nname = \"no programs\"\ndecision = \"deny\"\ntool = \"run_program\"\n";
+    std::fs::create_dir_all(site.config.join("ringfence")).unwrap();
+    std::fs::write(site.config.join("ringfence/config.toml"), rule).unwrap();
+    let denied = run(&site, &[], "true");
+    assert_eq!(denied.code, Some(125), "{denied:?}");
+    assert!(denied.err.contains("no programs"), "{denied:?}");
+}
+
+#[test]
+fn an_agent_is_not_offered_the_tools_of_persons() {
+    let site = TestSite::new();
+    let tools = site.run(&["tools"]);
+    for name in ["run_program", "keep_layer", "drop_layer", "list_layers", "review_layer"] {
+        assert!(!tools.out.contains(name), "{name}");
+    }
+    assert_eq!(run(&site, &[], "echo x > x").code, Some(0));
+    let call = site.call("keep_layer", &serde_json::json!({"layer": layer(&site)}));
+    assert_ne!(call.code, Some(0), "{call:?}");
+    assert!(!site.workspace.join("x").exists());
+}
