@@ -10,6 +10,7 @@ mod bench_code_search;
 mod bench_http;
 mod bench_mcp;
 mod bench_program;
+mod bench_run;
 mod bench_sandbox;
 mod bench_search;
 mod bench_start;
@@ -51,7 +52,7 @@ use ringfence_testkit::requirement;
 /// Parts of `bench fs` that can be run alone.
 const FS_BENCH_PARTS: [&str; 4] = ["read", "replace", "list", "large"];
 
-const BENCHMARKS: &str = "fs, overlay, agent, code-search [--tool [BINARY]], http, mcp, program, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
+const BENCHMARKS: &str = "fs, overlay, agent, code-search [--tool [BINARY]], http, mcp, program, run, sandbox [--builds [PROJECT…]], search [TREE], versions BINARY, start, write";
 
 const USAGE: &str =
     "usage: cargo xtask COMMAND
@@ -78,6 +79,7 @@ const USAGE: &str =
   bench mcp    our MCP server and two others, with the same client
   bench program
                a program that does nothing, in an empty workspace and in one of 100,000 files; planted secrets
+  bench run    `ringfence run` and the same programs bare, in bwrap and in srt
   bench sandbox
                start-up of programs: bare, in our jail, in other sandboxes
   bench sandbox --builds [PROJECT…]
@@ -145,6 +147,7 @@ fn main() -> ExitCode {
         ["bench", "http"] => bench_http::run(),
         ["bench", "mcp"] => bench_mcp::run(),
         ["bench", "program"] => bench_program::run(),
+        ["bench", "run"] => bench_run::run(),
         ["bench", "versions", binary] => bench_versions::run(binary),
         ["bench", "start"] => bench_start::run(),
         ["bench", "write"] => bench_write::run(),

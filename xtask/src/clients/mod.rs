@@ -3,13 +3,14 @@
 //! `clients mcp` has every client, or the one that is named: Claude Code, Codex, Gemini CLI, goose and opencode with a
 //! scripted model, the official Python SDK and the Inspector by themselves. They are fetched below `target/tmp/clients` on
 //! the first run, which needs the network, `npm` and `python3`; a client that is there is not fetched again. A client that
-//! cannot be had counts as a failure: nothing was shown then.
+//! cannot be had counts as a failure: nothing was shown then. `clients run` has agents inside `ringfence run`.
 
 mod model;
 mod real;
 mod replay;
 mod sdk;
 mod wire_formats;
+mod wrapped;
 
 use std::path::{Path, PathBuf};
 
@@ -25,14 +26,10 @@ pub(crate) fn run(words: &[&str]) -> bool {
     match words {
         [] | ["mcp"] => check(None),
         ["mcp", name] => check(Some(name)),
-        ["run", ..] => {
-            print_status(
-                "`clients run` is not available yet: it needs `ringfence run`, which starts a client inside the jail",
-            );
-            false
-        }
+        ["run"] => wrapped::run(None),
+        ["run", name] => wrapped::run(Some(name)),
         _ => {
-            print_status("usage: cargo xtask clients [mcp [NAME]]");
+            print_status("usage: cargo xtask clients [mcp [NAME] | run [NAME]]");
             false
         }
     }

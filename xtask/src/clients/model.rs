@@ -66,6 +66,8 @@ pub(super) struct ScriptedModel {
     directory: PathBuf,
     requests: Mutex<Vec<LoggedRequest>>,
     observer: CallObserver,
+    /// Text that ends the turn.
+    last_words: String,
 }
 
 /// Hears the number of calls whose results are there, before the next one is made.
@@ -79,11 +81,20 @@ impl std::fmt::Debug for CallObserver {
 
 impl ScriptedModel {
     pub(super) fn start(script: Vec<ScriptedCall>, directory: &Path, observer: CallObserver) -> io::Result<Arc<Self>> {
+        Self::start_with_last_words(script, "Done.".to_owned(), directory, observer)
+    }
+
+    pub(super) fn start_with_last_words(
+        script: Vec<ScriptedCall>,
+        last_words: String,
+        directory: &Path,
+        observer: CallObserver,
+    ) -> io::Result<Arc<Self>> {
         std::fs::create_dir_all(directory)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let model =
-            Arc::new(Self { address, script, directory: directory.to_owned(), requests: Mutex::default(), observer });
+        let (directory, requests) = (directory.to_owned(), Mutex::default());
+        let model = Arc::new(Self { address, script, directory, requests, observer, last_words });
         let served = Arc::clone(&model);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -97,6 +108,10 @@ impl ScriptedModel {
 
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// The requests that offered tools, oldest first: others ask for titles and the like.
@@ -114,8 +129,13 @@ impl ScriptedModel {
 
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
         let mut input = BufReader::new(stream);
-        while let Some((method, path, body)) = read_request(&mut input)? {
-            let (kind, answer) = self.answer(&method, &path, &body);
+        while let Some(HttpRequest { method, path, headers, body }) = read_request(&mut input)? {
+            self.log_headers(&headers)?;
+            let (kind, answer) = match path.split('?').next().is_some_and(|path| path.ends_with("/echo")) {
+                // For what an agent gets back of a key that it did not have.
+                true => ("text/plain", Some(headers.concat())),
+                false => self.answer(&method, &path, &body),
+            };
             let status = if answer.is_some() { "200 OK" } else { "404 Not Found" };
             let answer = answer.unwrap_or_else(|| r#"{"error":{"message":"not here","type":"not_found"}}"#.to_owned());
             let head = format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", answer.len());
@@ -126,6 +146,12 @@ impl ScriptedModel {
             }
         }
         Ok(())
+    }
+
+    /// Keeps the headers of every request: which key came is seen in them.
+    fn log_headers(&self, headers: &[String]) -> io::Result<()> {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(self.directory.join("headers.log"));
+        file?.write_all(headers.concat().as_bytes())
     }
 
     fn answer(&self, method: &str, path: &str, body: &[u8]) -> (&'static str, Option<String>) {
@@ -150,7 +176,7 @@ impl ScriptedModel {
         requests.push(LoggedRequest { format, body: request.clone() });
         let number = format.results(request).len();
         (self.observer.0)(number);
-        let Some(call) = self.script.get(number) else { return ModelTurn::Text("Done.".to_owned()) };
+        let Some(call) = self.script.get(number) else { return ModelTurn::Text(self.last_words.clone()) };
         match call.find_in(&format.tools(request)) {
             Some(tool) => ModelTurn::Call { tool, arguments: call.arguments.clone(), number },
             None if format.can_search_tools(request) => ModelTurn::SearchTools { query: self.search_words() },
@@ -183,19 +209,28 @@ fn other_endpoint(path: &str) -> Option<String> {
     })
 }
 
-/// A request's method, path and body. Nothing at the end of the connection.
-fn read_request(input: &mut BufReader<&TcpStream>) -> io::Result<Option<(String, String, Vec<u8>)>> {
+struct HttpRequest {
+    method: String,
+    path: String,
+    /// Whole lines, with names in lower case.
+    headers: Vec<String>,
+    body: Vec<u8>,
+}
+
+/// A request. Nothing at the end of the connection.
+fn read_request(input: &mut BufReader<&TcpStream>) -> io::Result<Option<HttpRequest>> {
     let mut first = String::new();
     if input.read_line(&mut first)? == 0 {
         return Ok(None);
     }
     let mut words = first.split_whitespace().map(str::to_owned);
     let (Some(method), Some(path)) = (words.next(), words.next()) else { return Ok(None) };
-    let (mut length, mut is_chunked) = (0, false);
+    let (mut length, mut is_chunked, mut headers) = (0, false, Vec::new());
     loop {
         let mut line = String::new();
         input.read_line(&mut line)?;
         let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.push(format!("{}:{value}\n", name.to_ascii_lowercase()));
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.trim().parse().unwrap_or_default(),
             "transfer-encoding" => is_chunked = value.to_ascii_lowercase().contains("chunked"),
@@ -219,7 +254,7 @@ fn read_request(input: &mut BufReader<&TcpStream>) -> io::Result<Option<(String,
             input.read_line(&mut String::new())?;
         }
         if !is_chunked || length == 0 {
-            return Ok(Some((method, path, body)));
+            return Ok(Some(HttpRequest { method, path, headers, body }));
         }
     }
 }
