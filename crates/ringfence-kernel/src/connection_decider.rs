@@ -1,8 +1,8 @@
 //! Per-connection policy: each connection of a running program is decided when the program wants it.
 //!
 //! An allowed connection goes ahead, a denied one is refused. One that requires approval is held for some seconds while
-//! its question is open; after that it is refused, and the question stays open: its answer counts for the retry and for
-//! the rest of the run. There is one question for each host, and other connections do not wait for it.
+//! its question is open; after that it is refused, and so is every retry at once. The question stays open: its answer counts
+//! for the next retry and for the rest of the run. There is one question for each host, and other connections do not wait for it.
 //!
 //! Not here: asking (`connection_approval.rs`), and making connections. The channel of the run does that.
 
@@ -18,7 +18,7 @@ use crate::taint::Taint;
 use crate::verdict::{Decision, Verdict};
 use crate::workspace::{ConnectionAttempt, EgressChannel};
 
-/// Time that a connection waits for the answer to its question.
+/// Time for which connections wait for the answer to a question, from when it was asked.
 const HOLD_TIME: Duration = Duration::from_secs(12);
 
 /// Questions of one run.
@@ -37,7 +37,7 @@ pub struct ConnectionDecider<'a> {
     /// By host and port.
     questions: RefCell<BTreeMap<String, AskedConnection>>,
     asked: Cell<usize>,
-    held: RefCell<Vec<HeldConnection>>,
+    held: RefCell<Vec<ConnectionAttempt>>,
     flushed_at: Cell<Instant>,
 }
 
@@ -46,12 +46,7 @@ pub struct ConnectionDecider<'a> {
 struct AskedConnection {
     verdict: Verdict,
     question: PendingConnection,
-}
-
-#[derive(Debug)]
-struct HeldConnection {
-    attempt: ConnectionAttempt,
-    since: Instant,
+    asked_at: Instant,
 }
 
 /// The decision about one attempt.
@@ -78,7 +73,7 @@ impl<'a> ConnectionDecider<'a> {
     /// To be called at least every ten milliseconds or so while the program runs.
     pub fn poll(&self, channel: &dyn EgressChannel) {
         while let Some(attempt) = channel.next_attempt() {
-            self.proceed(HeldConnection { attempt, since: Instant::now() });
+            self.proceed(attempt);
         }
         for held in self.held.take() {
             match self.is_waiting(&held) {
@@ -97,13 +92,18 @@ impl<'a> ConnectionDecider<'a> {
         self.held.borrow().len()
     }
 
-    fn is_waiting(&self, held: &HeldConnection) -> bool {
+    fn is_waiting(&self, held: &ConnectionAttempt) -> bool {
         let is_open = |asked: &AskedConnection| asked.question.answer().is_none();
-        held.since.elapsed() < self.hold_time && self.questions.borrow().get(held.attempt.host()).is_some_and(is_open)
+        self.holds(held.host()) && self.questions.borrow().get(held.host()).is_some_and(is_open)
     }
 
-    fn proceed(&self, held: HeldConnection) {
-        let HeldConnection { attempt, since } = held;
+    /// Whether connections still wait for the answer about a host.
+    fn holds(&self, host: &str) -> bool {
+        let questions = self.questions.borrow();
+        questions.get(host).is_some_and(|asked| asked.asked_at.elapsed() < self.hold_time)
+    }
+
+    fn proceed(&self, attempt: ConnectionAttempt) {
         match self.decide(&attempt) {
             ConnectionDecision::Allow(approval) => {
                 // Responses from the network are untrusted content.
@@ -111,11 +111,11 @@ impl<'a> ConnectionDecider<'a> {
                 attempt.allow(approval.as_ref(), self.cx);
             }
             ConnectionDecision::Refuse(error) => attempt.refuse(error, self.cx),
-            ConnectionDecision::Hold if since.elapsed() >= self.hold_time => {
+            ConnectionDecision::Hold if self.holds(attempt.host()) => self.held.borrow_mut().push(attempt),
+            ConnectionDecision::Hold => {
                 let error = unanswered_error(attempt.host());
                 attempt.refuse(error, self.cx);
             }
-            ConnectionDecision::Hold => self.held.borrow_mut().push(HeldConnection { attempt, since }),
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> ConnectionDecider<'a> {
             (Decision::Ask, None) => {
                 self.asked.set(self.asked.get() + 1);
                 let question = self.cx.ask_connection(&attempt.access, &verdict);
-                questions.insert(host.to_owned(), AskedConnection { verdict, question });
+                questions.insert(host.to_owned(), AskedConnection { verdict, question, asked_at: Instant::now() });
                 ConnectionDecision::Hold
             }
         }

@@ -25,6 +25,7 @@ mod job;
 mod job_slots;
 mod job_tool;
 mod landlock_rules;
+mod layer_disk_bound;
 mod layer_source;
 mod limits;
 mod lock_budget;

@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use ringfence_kernel::{
@@ -23,6 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
 use crate::program_runner::{ProgramRunner, tool_error};
 use crate::terminal::{TerminalRelay, TerminalSize};
@@ -194,7 +196,7 @@ impl RunProgramTool {
             home_files: setup.home_files.clone(),
         };
         let layer = self.runner.setup.workspace.create_layer(&view, &about, cx)?;
-        let mut channel = self.runner.setup.egress.as_ref().map(|egress| egress.open_judged(cx)).transpose()?;
+        let mut egress = self.runner.setup.egress.as_ref().map(|egress| egress.open_judged(cx)).transpose()?;
         let toolchains: Vec<Toolchain> =
             self.runner.setup.toolchains.iter().chain(&setup.toolchains).cloned().collect();
         let (home_start, home_layer) = layer.home();
@@ -219,7 +221,7 @@ impl RunProgramTool {
             limits: setup.limits.clone(),
             view: &view,
             toolchains: &toolchains,
-            egress: channel.as_mut().and_then(|channel| channel.socket()),
+            egress: egress.as_mut().and_then(|egress| egress.socket()),
             stdin,
             output: OutputCapture::StreamedSeparately,
             directory_report: None,
@@ -227,8 +229,18 @@ impl RunProgramTool {
             wrapped: Some(&wrapped),
         };
         let connections = ConnectionDecider::new(cx);
-        let observer = WrappedObserver { cx, egress: channel.as_deref(), connections, setup };
-        let ended = sandbox.run(&job, &observer);
+        let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
+        let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes);
+        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, setup, disk: &disk };
+        let (is_over, over) = channel();
+        let ended = std::thread::scope(|scope| {
+            let bound = &disk;
+            scope.spawn(move || bound.watch(over));
+            let ended = sandbox.run(&job, &observer);
+            drop(is_over);
+            ended
+        });
+        let is_full = disk.is_exceeded();
         drop(job);
         let ended = match ended {
             Ok(ended) => ended,
@@ -240,18 +252,25 @@ impl RunProgramTool {
         };
         let id = layer.id().to_owned();
         let summary = layer.finish(ended.exit_code, cx)?;
-        Ok(reply(&ended, id, &summary))
+        let limit = if is_full { Some(DISK_LIMIT) } else { exceeded_limit(&ended) };
+        Ok(reply(&ended, id, &summary, limit))
     }
 }
 
 /// Exit code of a program that has none.
 const NO_EXIT_CODE: i32 = 125;
 
-fn reply(ended: &RunResult, layer: String, summary: &LayerSummary) -> RunProgramReply {
-    let limit = match ended.exit_reason {
+/// Name of the limit on what the layers hold.
+const DISK_LIMIT: &str = "disk";
+
+fn exceeded_limit(ended: &RunResult) -> Option<&'static str> {
+    match ended.exit_reason {
         ExitReason::Exit | ExitReason::Signal | ExitReason::Cancelled => None,
-        reason => Some(reason.name().to_owned()),
-    };
+        reason => Some(reason.name()),
+    }
+}
+
+fn reply(ended: &RunResult, layer: String, summary: &LayerSummary, limit: Option<&str>) -> RunProgramReply {
     RunProgramReply {
         exit_code: ended.exit_code,
         layer: (!summary.is_empty()).then_some(layer),
@@ -259,7 +278,7 @@ fn reply(ended: &RunResult, layer: String, summary: &LayerSummary) -> RunProgram
         changed: summary.changed,
         deleted: summary.deleted,
         conflicts: summary.conflicts,
-        limit,
+        limit: limit.map(str::to_owned),
     }
 }
 
@@ -269,6 +288,7 @@ struct WrappedObserver<'a> {
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
     setup: &'a WrappedRunSetup,
+    disk: &'a LayerDiskBound<'a>,
 }
 
 impl ProgramObserver for WrappedObserver<'_> {
@@ -282,7 +302,7 @@ impl ProgramObserver for WrappedObserver<'_> {
         if let Some(channel) = self.egress {
             self.connections.poll(channel);
         }
-        self.cx.check().is_err() || self.setup.signals.should_end()
+        self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
     }
 
     fn signal(&self) -> Option<i32> {

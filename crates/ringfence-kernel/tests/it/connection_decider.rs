@@ -218,6 +218,19 @@ async fn after_the_hold_a_connection_is_refused_and_the_late_answer_counts_for_t
 }
 
 #[tokio::test]
+async fn a_question_without_an_answer_holds_no_retry() {
+    let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
+        let decider = ConnectionDecider::with_hold_time(cx, Duration::from_millis(20));
+        assert_eq!(channel.outcome(&decider, "ask.org:443").unwrap_err().kind, ErrorKind::ApprovalPending);
+        channel.connect("ask.org:443");
+        decider.poll(channel);
+        assert_eq!((decider.held_count(), channel.outcomes.lock().unwrap().len()), (0, 2));
+    });
+    run(&test_host).await;
+    assert_eq!(test_host.approver.count(), 1);
+}
+
+#[tokio::test]
 async fn a_held_connection_keeps_no_other_waiting_and_its_question_ends_with_the_run() {
     let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
         let decider = ConnectionDecider::with_hold_time(cx, LONG);

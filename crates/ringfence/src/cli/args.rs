@@ -43,7 +43,7 @@ const EFFECTIVE_FLAGS: [(&str, &[&str]); 24] = [
     ("doctor", &["workspace", "config"]),
     ("completions", &[]),
     ("man", &[]),
-    ("run", &["workspace", "config", "preset", "read_only"]),
+    ("run", &["workspace", "config", "preset", "read_only", "approve"]),
     ("layers", &["workspace", "config"]),
     ("gc", &["config"]),
     ("mcp install", &["workspace", "config"]),

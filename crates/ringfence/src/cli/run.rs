@@ -3,7 +3,6 @@
 //! Not here: the run (`wrapped_run/mod.rs`), and later decisions (`layers.rs`).
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
@@ -36,6 +35,9 @@ pub(crate) struct RunOptions {
     /// Most memory of all its processes, such as `4G`; three quarters of the machine's if not set.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
+    /// Most that it may write to disk, such as `10G`; three quarters of the free space if not set.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    disk: Option<u64>,
     /// Most processes and threads.
     #[arg(long, value_name = "NUMBER")]
     processes: Option<u64>,
@@ -77,14 +79,15 @@ pub(crate) fn run_wrapped(
     environment: &Environment,
     options: RunOptions,
 ) -> Result<u8, CliError> {
-    let RunOptions { profile, end, allow_host, memory, processes, time, raw_terminal, command } = options;
+    let RunOptions { profile, end, allow_host, memory, disk, processes, time, raw_terminal, command } = options;
     let options = WrappedRunOptions {
         profile,
         command,
         allowed_hosts: allow_host,
         memory,
         processes,
-        time: time.map(Duration::from_secs),
+        disk,
+        seconds: time,
         raw_terminal,
     };
     let run = WrappedRun::prepare(settings.clone(), environment, options)?;

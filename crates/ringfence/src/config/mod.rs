@@ -17,6 +17,7 @@ pub(crate) mod limits;
 pub mod mcp_servers;
 mod project;
 pub(crate) mod rules;
+pub mod run;
 mod run_code;
 pub(crate) mod strict_modes;
 mod tools;
@@ -50,6 +51,7 @@ use crate::config::limits::LimitsConfigSection;
 use crate::config::mcp_servers::{McpServerConfig, McpServerConfigSection, merge_servers};
 use crate::config::project::{ProjectConfigSection, merge_project};
 use crate::config::rules::{RuleFile, RuleFileFormat};
+use crate::config::run::{RunConfigSection, WrappedProgramSettings, merge_run};
 use crate::config::run_code::{RunCodeConfigSection, merge_run_code};
 use crate::config::strict_modes::{UnsafePermissionsError, check_config, check_state};
 use crate::config::tools::{ToolsConfigSection, narrow_tools, tool_filter};
@@ -156,6 +158,8 @@ pub struct AppSettings {
     /// The model that the agent is driven by.
     pub model: ModelSettings,
     pub run_code: RunCodeSettings,
+    /// Wrapped programs.
+    pub wrapped: WrappedProgramSettings,
     /// Test runner and formatter of projects.
     pub project: ProjectSettings,
     /// Workspaces that sessions of `ringfence serve` and `ringfence acp` can be begun on, by their names.
@@ -232,6 +236,7 @@ struct ConfigFile {
     toolsets: Option<BTreeSet<String>>,
     approval: ApprovalConfigSection,
     run_code: RunCodeConfigSection,
+    run: RunConfigSection,
     project: ProjectConfigSection,
     web: WebConfigSection,
     git: GitConfigSection,
@@ -345,6 +350,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         return Err(ConfigError::NotUnattended);
     }
     let run_code = merge_run_code(&managed.run_code, &user.run_code);
+    let wrapped = merge_run(&managed.run, &user.run);
     let (web, without) = merge_web(&managed.web, &user.web, |name| environment.variables.0.get(name).cloned())
         .map_err(ConfigError::Table)?;
     warnings.extend(without);
@@ -401,6 +407,7 @@ pub fn load(flags: &CliFlags, environment: &Environment) -> Result<AppSettings, 
         max_tool_iterations: agent.max_steps(),
         model: agent.model(),
         run_code,
+        wrapped,
         project,
         // A name of the machine's owner holds for every user.
         workspaces: user.workspaces.into_iter().chain(managed.workspaces).collect(),

@@ -1,6 +1,7 @@
-//! Approver of a wrapped run: the command line approves its own start, and hosts are asked about in place.
+//! Approver of a wrapped run: the command line approves its own start, and what comes later has an approver of its own.
 //!
-//! Without a terminal, or with `--raw-terminal`, a question waits for another frontend.
+//! That one asks in place, on the program's terminal; without a terminal, or with `--raw-terminal`, a question waits for another
+//! frontend; `--approve` may settle it without a question.
 //!
 //! Not here: the dialog on the program's terminal (`terminal_relay.rs`).
 
@@ -13,14 +14,22 @@ use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance,
 };
 
-use crate::wrapped_run::terminal_relay::InPlaceApprover;
-
 /// The person who started a wrapped run.
 #[derive(Debug)]
 pub(crate) struct WrappedRunApprover {
     /// Whether the program runs: from then on the command line does not answer any more.
     pub(crate) is_running: Arc<AtomicBool>,
-    pub(crate) in_place: Option<InPlaceApprover>,
+    pub(crate) during: Box<dyn Approver>,
+}
+
+/// Leaves the answer to another frontend.
+#[derive(Debug)]
+pub(crate) struct OtherFrontendApprover;
+
+impl Approver for OtherFrontendApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        Box::pin(pending())
+    }
 }
 
 impl Approver for WrappedRunApprover {
@@ -30,9 +39,6 @@ impl Approver for WrappedRunApprover {
             let approval = Approval { assurance: Assurance::Person, by: None };
             return Box::pin(ready(ApproverReply::Decided(ApprovalDecision { response, approval })));
         }
-        match &self.in_place {
-            Some(approver) => approver.ask(request),
-            None => Box::pin(pending()),
-        }
+        self.during.ask(request)
     }
 }

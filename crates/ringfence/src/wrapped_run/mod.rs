@@ -40,17 +40,18 @@ use ringfence_sandbox::{
     JailLimits, OutputStream, PlacedFile, RUN_PROGRAM, RunProgramReply, TerminalRelay, TerminalSize, WrappedIo,
     WrappedOutput, WrappedRunSetup, WrappedUser,
 };
-use ringfence_web::{TlsInterceptor, ca_environment, merge_ca_bundle};
+use ringfence_web::{TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
 use rustix::fs::FileType;
 
 use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
+use crate::approval::approver_for;
 use crate::approval::tty::TtyApprover;
 use crate::codec::io_text::IoText;
 use crate::config::host::{jail_settings, person_git_identity};
 use crate::config::workspace::WorkspaceSource;
 use crate::config::{AppSettings, Environment};
 use crate::process::program_launcher::ProgramLauncher;
-use crate::wrapped_run::approver::WrappedRunApprover;
+use crate::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
 use crate::wrapped_run::credentials::{CredentialError, RunCredentials};
 use crate::wrapped_run::person_terminal::PersonTerminal;
 use crate::wrapped_run::profile::{AgentProfile, ProfileError};
@@ -66,6 +67,9 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Other names of the same file.
 const CA_BUNDLE_ALIASES: [&str; 2] = ["/etc/ssl/cert.pem", "/etc/pki/tls/certs/ca-bundle.crt"];
 
+/// The same certificates for Java.
+const JAVA_TRUST_STORE: &str = "/etc/ssl/ringfence.jks";
+
 /// Bounds of a wrapped program, where the command line sets none.
 const DEFAULT_PROCESSES: u64 = 4096;
 const DEFAULT_OPEN_FILES: u64 = 65_536;
@@ -80,7 +84,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) memory: Option<u64>,
     pub(crate) processes: Option<u64>,
-    pub(crate) time: Option<Duration>,
+    pub(crate) disk: Option<u64>,
+    pub(crate) seconds: Option<u64>,
     pub(crate) raw_terminal: bool,
 }
 
@@ -132,7 +137,7 @@ impl WrappedRun {
         let words: Vec<String> = words.collect::<Option<_>>().ok_or(WrappedRunError::NotText)?;
         let named = words.first().map(String::as_str).unwrap_or_default();
         let program = Path::new(named).file_name().and_then(|name| name.to_str()).unwrap_or(named).to_owned();
-        let profile = AgentProfile::find(options.profile.as_deref(), &program, environment)?;
+        let profile = find_profile(options.profile.as_deref(), &program, &settings, environment)?;
         if matches!(settings.workspace_source, WorkspaceSource::Default(_)) {
             // The person is in the directory that they mean.
             settings.workspace = environment.current.to_str().map(str::to_owned);
@@ -180,14 +185,17 @@ impl WrappedRun {
             home_files: run.home_files,
             toolchains: location.packages,
             hosts,
-            limits: limits(&options),
+            limits: limits(&options, &settings),
             io,
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
         };
         let asked = relay.clone().filter(|_| !options.raw_terminal);
-        let in_place = asked.map(|relay| InPlaceApprover::new(relay, TtyApprover::new(&settings, environment)));
-        let approver = Box::new(WrappedRunApprover { is_running, in_place });
+        let during = approver_for(&settings, || match asked {
+            Some(relay) => Box::new(InPlaceApprover::new(relay, TtyApprover::new(&settings, environment))),
+            None => Box::new(OtherFrontendApprover),
+        });
+        let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
         Ok(Self { app, notes: run.notes, relay, signals })
     }
@@ -209,6 +217,22 @@ impl WrappedRun {
     /// The call that runs it. It has no arguments: everything is in the setup.
     pub(crate) fn call(&self) -> ToolCall {
         ToolCall { id: "call-1".to_owned(), name: RUN_PROGRAM.to_owned(), arguments: "{}".to_owned() }
+    }
+}
+
+/// The profile of a run, if the machine's owner allows it.
+fn find_profile(
+    named: Option<&str>,
+    program: &str,
+    settings: &AppSettings,
+    environment: &Environment,
+) -> Result<AgentProfile, ProfileError> {
+    let without_own = (!settings.wrapped.own_profiles).then(|| Environment { config: None, ..environment.clone() });
+    let profile = AgentProfile::find(named, program, without_own.as_ref().unwrap_or(environment))?;
+    let allowed = settings.wrapped.profiles.iter().flatten().map(|name| format!("`{name}`")).collect::<Vec<_>>();
+    match settings.wrapped.allows_profile(&profile.name) {
+        true => Ok(profile),
+        false => Err(ProfileError::NotAllowed(profile.name, allowed.join(", "))),
     }
 }
 
@@ -235,7 +259,9 @@ fn intercept(
     for path in std::iter::once(CA_BUNDLE).chain(CA_BUNDLE_ALIASES) {
         run.files.push(PlacedFile { path: path.into(), contents: bundle.clone().into_bytes() });
     }
-    run.variables.extend(ca_environment(CA_BUNDLE));
+    let trust_store = PlacedFile { path: JAVA_TRUST_STORE.into(), contents: java_trust_store(&bundle) };
+    run.files.push(trust_store);
+    run.variables.extend(ca_environment(CA_BUNDLE).into_iter().chain([java_environment(JAVA_TRUST_STORE)]));
     Ok(Some(Arc::new(interceptor)))
 }
 
@@ -320,12 +346,18 @@ fn wrapped_user(environment: &Environment, home: PathBuf) -> WrappedUser {
     }
 }
 
-fn limits(options: &WrappedRunOptions) -> JailLimits {
+fn limits(options: &WrappedRunOptions, settings: &AppSettings) -> JailLimits {
+    let bounds = &settings.wrapped;
+    let disk = || three_quarters(free_bytes(&settings.state));
     JailLimits {
-        wall: options.time.unwrap_or(Duration::MAX),
+        wall: match bounds.seconds.resolve(options.seconds, u64::MAX) {
+            u64::MAX => Duration::MAX,
+            seconds => Duration::from_secs(seconds),
+        },
         cpu: Duration::MAX,
-        memory_bytes: options.memory.unwrap_or_else(three_quarters_of_memory),
-        processes: options.processes.unwrap_or(DEFAULT_PROCESSES),
+        memory_bytes: bounds.memory_bytes.resolve(options.memory, three_quarters(memory_of_machine())),
+        processes: bounds.processes.resolve(options.processes, DEFAULT_PROCESSES),
+        disk_bytes: bounds.disk_bytes.resolve(options.disk, disk()),
         open_files: DEFAULT_OPEN_FILES,
         file_bytes: u64::MAX,
         tmp_bytes: DEFAULT_TMP_BYTES,
@@ -333,7 +365,48 @@ fn limits(options: &WrappedRunOptions) -> JailLimits {
     }
 }
 
-fn three_quarters_of_memory() -> u64 {
+fn memory_of_machine() -> u64 {
     let total = rustix::system::sysinfo();
-    u64::from(total.mem_unit).saturating_mul(total.totalram as u64) / 4 * 3
+    u64::from(total.mem_unit).saturating_mul(total.totalram as u64)
+}
+
+/// Free space where the layers are.
+fn free_bytes(state: &Path) -> u64 {
+    let exists = state.ancestors().find(|directory| directory.is_dir());
+    let found = exists.and_then(|directory| rustix::fs::statvfs(directory).ok());
+    found.map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+fn three_quarters(amount: u64) -> u64 {
+    amount / 4 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CliFlags, load};
+
+    #[test]
+    fn the_owner_of_the_machine_closes_profiles() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("config");
+        let environment =
+            Environment { config: Some(config.clone()), ..Environment::isolated(directory.path(), "/proc/self/exe") };
+        std::fs::create_dir_all(config.join("profiles")).unwrap();
+        std::fs::write(config.join("profiles/mine.toml"), "hosts = [\"mine.example\"]\n").unwrap();
+        let find = |name: &str| {
+            let settings = load(&CliFlags::default(), &environment).unwrap();
+            find_profile(Some(name), "", &settings, &environment).map(|profile| profile.name)
+        };
+        assert_eq!(find("mine").unwrap(), "mine");
+        std::fs::create_dir_all(&environment.managed).unwrap();
+        let closed = "[run]\nprofiles = [\"codex\", \"mine\"]\nown_profiles = false\n";
+        std::fs::write(environment.managed.join("config.toml"), closed).unwrap();
+        assert_eq!(find("codex").unwrap(), "codex");
+        assert_eq!(
+            find("claude").unwrap_err().to_string(),
+            "the machine's managed config does not allow the profile `claude`; it allows `codex`, `mine`"
+        );
+        assert!(find("mine").unwrap_err().to_string().starts_with("unknown profile `mine`"));
+    }
 }

@@ -77,6 +77,8 @@ pub(crate) struct ProfileHome {
 pub(crate) enum ProfileError {
     #[error("unknown profile `{name}`; available: {known}")]
     Unknown { name: String, known: String },
+    #[error("the machine's managed config does not allow the profile `{0}`; it allows {1}")]
+    NotAllowed(String, String),
     #[error("cannot read the profile `{name}`: {}", IoText(.source))]
     Read { name: String, source: std::io::Error },
     #[error(transparent)]

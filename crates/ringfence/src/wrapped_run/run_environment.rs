@@ -168,7 +168,7 @@ fn value_of(name: &str, credentials: &RunCredentials, workspace: &Path) -> Optio
         // In JSON and TOML strings.
         (Some("workspace"), None, None) => {
             let quoted = serde_json::to_string(workspace.to_str()?).ok()?;
-            Some(quoted.trim_matches('"').to_owned())
+            Some(quoted.strip_prefix('"')?.strip_suffix('"')?.to_owned())
         }
         (Some("placeholder"), Some(name), length) => {
             let placeholder = credentials.placeholder(name)?;

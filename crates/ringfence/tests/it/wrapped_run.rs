@@ -174,3 +174,24 @@ fn an_agent_is_not_offered_the_tools_of_persons() {
     assert_ne!(call.code, Some(0), "{call:?}");
     assert!(!site.workspace.join("x").exists());
 }
+
+#[test]
+fn a_program_that_writes_too_much_is_ended_and_its_layer_stays() {
+    let site = TestSite::new();
+    let ended = run(&site, &["--disk", "4M"], "dd if=/dev/zero of=big bs=1M count=64 2>/dev/null; sleep 1000");
+    assert_eq!(ended.code, Some(137), "{ended:?}");
+    assert!(ended.err.contains("limit `disk` exceeded"), "{ended:?}");
+    assert_eq!(site.run(&["layers", "drop", &layer(&site)]).code, Some(0));
+}
+
+#[test]
+fn without_an_approver_an_unknown_host_is_refused_at_once() {
+    let site = TestSite::new();
+    let mut program = site.program_without_arguments();
+    program.arg("--workspace").arg(&site.workspace).args(["--approve", "never", "run", "--", "sh", "-c"]);
+    // The proxy and the captured connection refuse alike. Port 80 needs no TLS to say why.
+    let ended = program.arg("curl -s http://example.com/; curl -s --noproxy '*' http://example.com/").output();
+    let ended = cli_output(ended.unwrap());
+    assert_eq!(ended.out.matches("example.com").count(), 2, "{ended:?}");
+    assert!(ended.out.contains("approval requests are disabled"), "{ended:?}");
+}

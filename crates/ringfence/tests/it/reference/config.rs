@@ -148,6 +148,8 @@ fn the_example_has_every_key_that_the_types_have() {
         ("[policy.fs]", &["policy.fs"]),
         ("[limits]", &["limits"]),
         ("[run_code]", &["run_code"]),
+        ("[run]", &["run"]),
+        ("[[credentials]]", &["credentials"]),
         ("[project]", &["project"]),
         ("[web]", &["web"]),
         ("[web.search]", &["web.search"]),

@@ -1,0 +1,106 @@
+//! `[run]` of the config: bounds of wrapped programs, and the profiles that may be used.
+//!
+//! A bound of the machine's owner is the most that anyone can have; one of the user is a default that the command line may
+//! replace.
+//!
+//! Not here: profiles themselves (`wrapped_run/profile.rs`).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::config::limits::ConfigDuration;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RunConfigSection {
+    profiles: Option<BTreeSet<String>>,
+    own_profiles: Option<bool>,
+    max_memory_bytes: Option<u64>,
+    max_disk_bytes: Option<u64>,
+    max_processes: Option<u64>,
+    max_duration: Option<ConfigDuration>,
+}
+
+/// Settings of wrapped programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrappedProgramSettings {
+    /// The profiles that may be used; all of them if it is not set.
+    pub profiles: Option<BTreeSet<String>>,
+    /// Whether a user's files of profiles are read.
+    pub own_profiles: bool,
+    pub memory_bytes: ProgramBound,
+    pub disk_bytes: ProgramBound,
+    pub processes: ProgramBound,
+    pub seconds: ProgramBound,
+}
+
+/// A bound with the layers that set it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramBound {
+    most: Option<u64>,
+    default: Option<u64>,
+}
+
+impl ProgramBound {
+    /// The bound for a run; `wanted` is the command line's, and `otherwise` holds where nothing says another.
+    pub(crate) fn resolve(self, wanted: Option<u64>, otherwise: u64) -> u64 {
+        let bound = wanted.or(self.default).unwrap_or(otherwise);
+        self.most.map_or(bound, |most| most.min(bound))
+    }
+}
+
+impl WrappedProgramSettings {
+    /// Whether the machine's owner lets this profile be used.
+    pub(crate) fn allows_profile(&self, name: &str) -> bool {
+        self.profiles.as_ref().is_none_or(|allowed| allowed.contains(name))
+    }
+}
+
+/// The settings of both layers.
+pub(crate) fn merge_run(managed: &RunConfigSection, user: &RunConfigSection) -> WrappedProgramSettings {
+    let bound = |of: fn(&RunConfigSection) -> Option<u64>| ProgramBound { most: of(managed), default: of(user) };
+    let of_user = user.profiles.clone();
+    let profiles = match (managed.profiles.clone(), of_user) {
+        (Some(most), Some(own)) => Some(most.intersection(&own).cloned().collect()),
+        (most, own) => most.or(own),
+    };
+    WrappedProgramSettings {
+        profiles,
+        own_profiles: managed.own_profiles.or(user.own_profiles).unwrap_or(true),
+        memory_bytes: bound(|section| section.max_memory_bytes),
+        disk_bytes: bound(|section| section.max_disk_bytes),
+        processes: bound(|section| section.max_processes),
+        seconds: bound(|section| section.max_duration.map(|span| Duration::as_secs(&span.duration()).max(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(text: &str) -> RunConfigSection {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_bound_of_the_owner_is_never_exceeded() {
+        let merged = merge_run(&section("max_processes = 100"), &section("max_processes = 50\nmax_duration = \"2m\""));
+        for (wanted, expected) in [(None, 50), (Some(20), 20), (Some(80), 80), (Some(500), 100)] {
+            assert_eq!(merged.processes.resolve(wanted, 4096), expected, "{wanted:?}");
+        }
+        assert_eq!(merge_run(&section("max_processes = 100"), &section("")).processes.resolve(None, 4096), 100);
+        assert_eq!(merged.memory_bytes.resolve(None, 7), 7);
+        assert_eq!(merged.seconds.resolve(None, u64::MAX), 120);
+    }
+
+    #[test]
+    fn profiles_are_those_of_both_layers() {
+        let owner = section("profiles = [\"claude\", \"none\"]\nown_profiles = false");
+        let merged = merge_run(&owner, &section("profiles = [\"claude\", \"codex\"]\nown_profiles = true"));
+        assert!(merged.allows_profile("claude"));
+        assert!(!merged.allows_profile("codex") && !merged.allows_profile("none") && !merged.own_profiles);
+        assert!(merge_run(&section(""), &section("")).allows_profile("mine"));
+    }
+}
