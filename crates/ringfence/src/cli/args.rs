@@ -211,7 +211,7 @@ Examples:
         #[arg(default_value = "{}")]
         json: String,
     },
-    /// Run an agent or another program in the sandbox, and review what it changed.
+    /// Run an agent or a program in the sandbox, and review its changes.
     #[command(after_help = "\
 The program sees the workspace at its own path, and works on a layer above it. When it ends, you decide about each
 file. Known agents (claude, codex, opencode, gemini, goose, aider, crush) may reach their own API, with a key

@@ -14,6 +14,8 @@ use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, Approver, ApproverReply, Assurance,
 };
 
+use crate::process::messages::print_error;
+
 /// The person who started a wrapped run.
 #[derive(Debug)]
 pub(crate) struct WrappedRunApprover {
@@ -24,10 +26,17 @@ pub(crate) struct WrappedRunApprover {
 
 /// Leaves the answer to another frontend.
 #[derive(Debug)]
-pub(crate) struct OtherFrontendApprover;
+pub(crate) struct OtherFrontendApprover {
+    /// Whether the person is told on standard error. On a terminal that the program draws on, it would be in the way.
+    pub(crate) announces: bool,
+}
 
 impl Approver for OtherFrontendApprover {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> Pin<Box<dyn Future<Output = ApproverReply> + Send + 'a>> {
+        if self.announces {
+            let (summary, id) = (request.preview.summary(), &request.id);
+            print_error(&format!("approval required: {summary}; run `ringfence approvals answer {id}` in a terminal"));
+        }
         Box::pin(pending())
     }
 }

@@ -190,10 +190,11 @@ impl WrappedRun {
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
         };
+        let has_terminal = relay.is_some();
         let asked = relay.clone().filter(|_| !options.raw_terminal);
         let during = approver_for(&settings, || match asked {
             Some(relay) => Box::new(InPlaceApprover::new(relay, TtyApprover::new(&settings, environment))),
-            None => Box::new(OtherFrontendApprover),
+            None => Box::new(OtherFrontendApprover { announces: !has_terminal }),
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;

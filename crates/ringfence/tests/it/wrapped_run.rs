@@ -2,7 +2,8 @@
 //!
 //! Not here: the jail itself (`ringfence-sandbox`), and what layers do with files (`ringfence-fs`).
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -194,4 +195,19 @@ fn without_an_approver_an_unknown_host_is_refused_at_once() {
     let ended = cli_output(ended.unwrap());
     assert_eq!(ended.out.matches("example.com").count(), 2, "{ended:?}");
     assert!(ended.out.contains("approval requests are disabled"), "{ended:?}");
+}
+
+#[test]
+fn a_question_without_a_terminal_is_announced_with_its_answer() {
+    let site = TestSite::new();
+    let mut program = wrapped(&site, &[], &["curl", "-s", "http://example.com/"]);
+    let mut child = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let notice = lines.find(|line| line.contains("approval required")).unwrap();
+    let id = notice.split_once("approvals answer ").and_then(|(_, rest)| rest.split('`').next()).unwrap();
+    assert!(notice.contains("example.com"), "{notice}");
+    let shown = site.run(&["approvals", "show", id]);
+    assert!(shown.out.contains("example.com"), "{shown:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
