@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::bench_keystrokes;
 use crate::external_tools::{fetch_node_packages, has_program};
 use crate::process_cost::median;
 use crate::{build_release, print_status, root};
@@ -117,7 +118,15 @@ pub(crate) fn run() -> bool {
         let cells: Vec<String> = medians.iter().map(|time| format!("{time:.1}")).collect();
         print_status(&format!("| {} | {} | {verdict} |", row.name, cells.join(" | ")));
     }
-    true
+    let echoing: Vec<_> =
+        runners.iter().take(2).map(|runner| (runner.name, (runner.command)(bench_keystrokes::COPY_INPUT))).collect();
+    match bench_keystrokes::run(&echoing) {
+        Ok(()) => true,
+        Err(error) => {
+            print_status(&format!("keystrokes: {error}"));
+            false
+        }
+    }
 }
 
 fn runners(dir: &Path, workspace: &Path, release: PathBuf) -> Vec<Runner> {

@@ -8,6 +8,7 @@ mod attack;
 mod bench_builds;
 mod bench_code_search;
 mod bench_http;
+mod bench_keystrokes;
 mod bench_mcp;
 mod bench_program;
 mod bench_run;

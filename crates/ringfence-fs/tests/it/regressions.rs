@@ -124,7 +124,7 @@ fn hints_name_paths_as_the_dialect_does() {
     world.write("src/main.rs", "");
     let answer = world.call("fs.read", &json!({"path": "@workspace/src/mian.rs"}));
     assert!(answer.text.contains("did you mean `@workspace/src/main.rs`?"), "{}", answer.text);
-    assert!(world.call("fs.read", &json!({"path": "@state/x"})).text.contains("--run ID"));
+    assert!(world.call("fs.read", &json!({"path": "@state/x"})).text.contains("--workflow-run ID"));
 }
 
 #[test]

@@ -237,7 +237,7 @@ Examples:
         #[command(subcommand)]
         command: LayersCommand,
     },
-    /// Remove what decided layers left, and home directories that no run uses.
+    /// Remove what decided layers left, and unused home directories.
     #[command(after_help = "\
 Undecided layers are listed and never removed.
 
