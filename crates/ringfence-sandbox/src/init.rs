@@ -291,13 +291,20 @@ impl<'a> LimitMonitor<'a> {
         watched.extend(self.requests.as_ref().map(|requests| PollFd::new(requests, PollFlags::IN)));
         let (commands, commands_at) = (control.as_ref().and_then(|control| control.socket()), watched.len());
         watched.extend(commands.as_ref().map(|commands| PollFd::new(commands, PollFlags::IN)));
+        let (terminal, terminal_at) = (control.as_ref().and_then(|control| control.terminal()), watched.len());
+        watched.extend(terminal.as_ref().map(|terminal| PollFd::new(terminal, PollFlags::empty())));
         let _ = poll(&mut watched, every.as_ref());
         let ready: Vec<bool> = watched.iter().map(|one| !one.revents().is_empty()).collect();
         if ready.first() == Some(&true) {
             let _ = rustix::io::read(ended, &mut [0; 1024]);
         }
-        if let Some(control) = control.filter(|_| ready.get(commands_at) == Some(&true)) {
-            control.follow_command();
+        if let Some(control) = control {
+            if commands_at < terminal_at && ready.get(commands_at) == Some(&true) {
+                control.follow_command();
+            }
+            if ready.get(terminal_at) == Some(&true) {
+                control.hang_up();
+            }
         }
         if ready.get(1) == Some(&true) {
             self.answer_request();

@@ -44,6 +44,21 @@ impl<'a> ProgramControl<'a> {
         self.socket.map(|socket| socket.as_fd())
     }
 
+    /// For `poll`, which reports it when the host has closed the terminal.
+    pub(crate) fn terminal(&self) -> Option<BorrowedFd<'_>> {
+        self.terminal.as_ref().map(ProgramTerminal::slave)
+    }
+
+    /// Hangs up, as the shell of a terminal that was closed: the kernel tells the leader of the session only, which is this
+    /// process. The terminal is gone, and its foreground with it.
+    pub(crate) fn hang_up(&mut self) {
+        self.terminal = None;
+        for signal in [Signal::HUP, Signal::CONT] {
+            // It may have ended meanwhile.
+            let _ = kill_process_group(self.program, signal);
+        }
+    }
+
     /// Reports that a child was stopped, if it is the program.
     pub(crate) fn report_stop(&mut self, child: Pid) {
         let Some(socket) = self.socket.filter(|_| child == self.program && !self.awaits_host) else { return };

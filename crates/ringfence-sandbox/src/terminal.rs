@@ -100,6 +100,10 @@ impl ProgramTerminal {
         let _ = kill_process_group(program, Signal::CONT);
     }
 
+    pub(crate) fn slave(&self) -> BorrowedFd<'_> {
+        self.slave.as_fd()
+    }
+
     /// The process group in the foreground: the program's, or a job of a shell.
     pub(crate) fn foreground(&self) -> Option<Pid> {
         tcgetpgrp(&self.slave).ok()

@@ -10,13 +10,16 @@ use crate::wrapped_fixture::WrappedFixture;
 
 const BASH: [&str; 2] = ["bash", "/run/ringfence/main"];
 
+/// It leaves the terminal in its usual mode, so that what is typed is echoed at any time.
+const INTERACTIVE_SHELL: [&str; 5] = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
+
 #[test]
 fn a_program_has_a_terminal_of_its_own() {
     as_each_user("terminal::a_program_has_a_terminal_of_its_own", || {
         let place = WrappedFixture::new();
         let printed = place.printed_on_terminal(
             "tty; stty size; stty -a | grep -o ' iutf8'; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo streams\n\
-             echo direct > /dev/tty; ls /dev/pts; echo \"$TERM\"; ps -o pid=,pgid=,sid=,tpgid= -p $$ | tr -s ' '",
+             echo direct > /dev/tty; ls -1 /dev/pts; echo \"$TERM\"; ps -o pid=,pgid=,sid=,tpgid= -p $$ | tr -s ' '",
         );
         let lines: Vec<&str> = printed.lines().map(str::trim).collect();
         let expected = ["/dev/pts/0", "33 101", "iutf8", "streams", "direct", "0", "ptmx", "xterm", "2 2 1 2"];
@@ -41,7 +44,8 @@ fn exit_codes_and_signals_are_those_of_a_shell() {
 #[test]
 fn a_new_size_arrives() {
     as_each_user("terminal::a_new_size_arrives", || {
-        let script = "trap 'stty size; exit 5' WINCH; echo ready; while :; do read -r line; done";
+        // A `read` would be restarted before the trap runs.
+        let script = "trap 'stty size; exit 5' WINCH; sleep 1000 & echo ready; wait";
         let ended = WrappedFixture::new().on_terminal(&BASH, script, |relay| {
             relay.wait_for("ready");
             relay.resize(50, 132);
@@ -133,14 +137,16 @@ fn a_raw_program_stops_itself_and_continues() {
 #[test]
 fn jobs_of_a_shell_are_the_shells_own() {
     as_each_user("terminal::jobs_of_a_shell_are_the_shells_own", || {
-        let ended = WrappedFixture::new().on_terminal(&["bash", "--norc", "--noprofile", "-i"], "", |relay| {
-            type_when_open(relay, "cat\n");
+        let ended = WrappedFixture::new().on_terminal(&INTERACTIVE_SHELL, "", |relay| {
+            type_when_open(relay, "echo re''ady; cat\n");
+            relay.wait_for("ready");
             relay.type_in("line\n");
             relay.wait_for("line\nline");
             relay.type_in("\x1a");
             relay.wait_for("Stopped");
             relay.type_in("fg\nother\n");
-            relay.wait_for("other\nother");
+            // The shell names the job, which then reads.
+            relay.wait_for("cat\nother");
             relay.type_in("\x04exit 9\n");
             relay.until_the_end();
             assert_eq!(relay.stops(), 0, "the shell itself was never stopped");
@@ -236,8 +242,9 @@ fn signals_from_outside_reach_the_foreground() {
         let ended = place.run_observed("trap 'exit 5' TERM; echo ready; sleep 1000 & wait", &SignalObserver::default());
         assert_eq!(ended.unwrap().exit_code, 5);
         // A job in the foreground hears it, and the shell that waits for it too.
-        let ended = place.on_terminal_observed(&["bash", "--norc", "-i"], "", &watch, |relay| {
-            type_when_open(relay, "trap 'echo shell heard; exit 8' HUP; cat\n");
+        let ended = place.on_terminal_observed(&INTERACTIVE_SHELL, "", &watch, |relay| {
+            type_when_open(relay, "trap 'echo shell heard; exit 8' HUP; echo re''ady; cat\n");
+            relay.wait_for("ready");
             relay.type_in("line\n");
             relay.wait_for("line\nline");
             watch.signal.store(libc::SIGHUP, Ordering::Relaxed);
