@@ -29,7 +29,6 @@ use crate::limits::MemoryLimiter;
 use crate::protocol::{MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::WORKSPACE;
 use crate::seccomp::SeccompFilters;
-use crate::spawner::SYSTEM_UMASK;
 use crate::sys;
 
 /// Writable paths, besides the workspace, which is not mounted yet at this time.
@@ -37,6 +36,9 @@ const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Descriptor on which a shell reports its final directory: the last that every shell can name.
 pub(crate) const DIRECTORY_REPORT: RawFd = 9;
+
+/// The umask of a plain system: of programs, and of the processes that build their root.
+pub(crate) const SYSTEM_UMASK: Mode = Mode::from_raw_mode(0o022);
 
 /// The session of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

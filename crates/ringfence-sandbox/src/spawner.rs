@@ -26,6 +26,7 @@ use crate::init;
 use crate::isolation::scopes_abstract_sockets;
 use crate::jail::{JailBlueprint, JailNetwork, clone_init, clone_with_id_map, process_path, set_network_sysctls};
 use crate::layer_source::find_layer;
+use crate::lockdown::SYSTEM_UMASK;
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
 use crate::protocol::{
     IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply,
@@ -36,9 +37,6 @@ use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};
 
 /// Name of this process, by which it knows its role.
 pub(crate) const NAME: &str = "ringfence-spawner";
-
-/// The umask of a plain system: of programs, and of the processes that build their root.
-pub(crate) const SYSTEM_UMASK: Mode = Mode::from_raw_mode(0o022);
 
 /// The spawner's own namespaces.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER

@@ -9,6 +9,7 @@ pub(crate) mod approvals_text;
 pub(crate) mod args;
 pub(crate) mod changes_text;
 pub(crate) mod chat;
+pub(crate) mod common_options;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
