@@ -15,8 +15,9 @@ use crate::acp::AcpOptions;
 use crate::cli::agent::AgentOptions;
 use crate::cli::approvals::{ApprovalsCommand, GrantsCommand};
 use crate::cli::demo::DemoOptions;
+use crate::cli::gc::GcOptions;
 use crate::cli::init::InitOptions;
-use crate::cli::layers::{GcOptions, LayersCommand};
+use crate::cli::layers::LayersCommand;
 use crate::cli::run::RunOptions;
 use crate::cli::serve::{McpCommand, ServeOptions, TokenCommand};
 use crate::cli::sessions::SessionsCommand;
@@ -237,12 +238,13 @@ Examples:
         #[command(subcommand)]
         command: LayersCommand,
     },
-    /// Remove what decided layers left, and home directories that no run uses.
+    /// Remove what decided layers left, and home directories and caches that no run uses.
     #[command(after_help = "\
-Undecided layers are listed and never removed.
+Undecided layers are listed and never removed. A run does the same at its end, once a day.
 
 Example:
-  ringfence gc --dry-run")]
+  ringfence gc --dry-run            list what would be removed
+  ringfence gc --max-size 5G        keep no more than that")]
     Gc(GcOptions),
     /// Run the built-in agent on a prompt, or chat with it.
     #[command(after_help = "\
