@@ -6,6 +6,7 @@
 //!
 //! Not here: `run_code` (`bench_sandbox.rs`), and agents (`clients/wrapped.rs`).
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,15 @@ struct RunRow {
     script: &'static str,
     rounds: usize,
     goal: RunGoal,
+    /// For work with caches: its toolchain, and a directory of the workspace that is removed before each round. `bwrap` and
+    /// srt are left out, because caches are read-only in them.
+    cached: Option<CachedWork>,
+}
+
+#[derive(Clone, Copy)]
+struct CachedWork {
+    toolchain: &'static str,
+    made: &'static str,
 }
 
 #[derive(Clone, Copy)]
@@ -39,32 +49,73 @@ enum RunGoal {
     Ratio(f64),
 }
 
-const ROWS: [RunRow; 4] = [
-    RunRow { name: "start of `true`", script: "true", rounds: 60, goal: RunGoal::Over(15.0) },
+const ROWS: [RunRow; 7] = [
+    RunRow { name: "start of `true`", script: "true", rounds: 60, goal: RunGoal::Over(15.0), cached: None },
     RunRow {
         name: "`git status`, 100,000 files",
         script: "git -C repository status --short",
         rounds: 9,
         goal: RunGoal::Ratio(1.15),
+        cached: None,
     },
     RunRow {
         name: "10,000 processes",
         script: "i=0; while [ $i -lt 10000 ]; do /bin/true; i=$((i+1)); done",
         rounds: 3,
         goal: RunGoal::Ratio(1.15),
+        cached: None,
     },
     RunRow {
         name: "200 MB written and read",
         script: "dd if=/dev/zero of=big bs=1M count=200 2>/dev/null; cat big > /dev/null; rm big",
         rounds: 7,
         goal: RunGoal::Ratio(1.15),
+        cached: None,
+    },
+    RunRow {
+        name: "`npm ci`, warm",
+        script: "cd node && npm ci --offline --no-audit --no-fund --silent",
+        rounds: 5,
+        goal: RunGoal::Ratio(1.15),
+        cached: Some(CachedWork { toolchain: "node", made: "node/node_modules" }),
+    },
+    RunRow {
+        name: "`cargo build`, warm cache",
+        script: "cd rust && cargo build --offline --quiet",
+        rounds: 3,
+        goal: RunGoal::Ratio(1.15),
+        cached: Some(CachedWork { toolchain: "rust", made: "rust/target" }),
+    },
+    RunRow {
+        name: "`pytest`",
+        script: "cd python && venv/bin/python -m pytest -q -p no:cacheprovider",
+        rounds: 5,
+        goal: RunGoal::Ratio(1.15),
+        cached: Some(CachedWork { toolchain: "python", made: "python/made" }),
     },
 ];
+
+const NODE_PACKAGE: &str =
+    r#"{"name": "bench", "version": "1.0.0", "dependencies": {"express": "4", "lodash": "4", "semver": "7"}}"#;
+
+const RUST_PACKAGE: &str = "[package]\nname = \"bench\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n\n\
+    [dependencies]\nregex = \"1\"\nserde_json = \"1\"\nsemver = \"1\"\n";
+
+const PYTHON_TESTS: &str = "import json
+
+import pytest
+
+
+@pytest.mark.parametrize('n', range(300))
+def test_files(tmp_path, n):
+    (tmp_path / 'a').write_text(json.dumps({'n': n}))
+    assert json.loads((tmp_path / 'a').read_text()) == {'n': n}
+";
 
 /// A way to run a command line.
 struct Runner {
     name: &'static str,
-    command: Box<dyn Fn(&str) -> Command>,
+    command: Box<dyn Fn(&RunRow) -> Command>,
 }
 
 /// False if the bench could not be run. A missed target is a figure, not a failure.
@@ -76,16 +127,28 @@ pub(crate) fn run() -> bool {
         print_status(&format!("the workspace for the bench cannot be made: {error}"));
         return false;
     }
-    let runners = runners(&dir, &workspace, release);
+    let tools = match make_cached_work(&dir, &workspace) {
+        Ok(tools) => Some(tools),
+        Err(error) => {
+            print_status(&format!("rows with caches are left out: {error}"));
+            None
+        }
+    };
+    let runners = runners(&dir, &workspace, release, tools.clone().unwrap_or_default());
     let titles: Vec<&str> = runners.iter().map(|runner| runner.name).collect();
     print_status(&format!("medians in milliseconds, interleaved\n\n| | {} | goal |", titles.join(" | ")));
     print_status(&format!("|---|{}---|", "---:|".repeat(titles.len())));
-    for row in &ROWS {
-        let mut times: Vec<Vec<f64>> = titles.iter().map(|_| Vec::new()).collect();
+    for row in ROWS.iter().filter(|row| row.cached.is_none() || tools.is_some()) {
+        let runners = if row.cached.is_some() { &runners[..2] } else { &runners[..] };
+        let mut times: Vec<Vec<f64>> = runners.iter().map(|_| Vec::new()).collect();
         for round in 0..=row.rounds {
             for (runner, times) in runners.iter().zip(&mut times) {
+                if let Some(work) = row.cached {
+                    // Nothing is there before the first round.
+                    let _ = fs::remove_dir_all(workspace.join(work.made));
+                }
                 let started = Instant::now();
-                let ended = (runner.command)(row.script).output();
+                let ended = (runner.command)(row).output();
                 let time = started.elapsed().as_secs_f64() * 1e3;
                 match ended {
                     // The first of each fills caches.
@@ -115,7 +178,8 @@ pub(crate) fn run() -> bool {
                 format!("{:.2} × bare, goal {most} ×: {met}", ours / bare)
             }
         };
-        let cells: Vec<String> = medians.iter().map(|time| format!("{time:.1}")).collect();
+        let mut cells: Vec<String> = medians.iter().map(|time| format!("{time:.1}")).collect();
+        cells.resize(titles.len(), "–".to_owned());
         print_status(&format!("| {} | {} | {verdict} |", row.name, cells.join(" | ")));
     }
     let echoing: Vec<_> =
@@ -129,30 +193,55 @@ pub(crate) fn run() -> bool {
     }
 }
 
-fn runners(dir: &Path, workspace: &Path, release: PathBuf) -> Vec<Runner> {
+/// Directories of the compiler and the interpreter that both sides use.
+#[derive(Clone, Default)]
+struct BenchTools {
+    rust: PathBuf,
+    python: PathBuf,
+}
+
+impl BenchTools {
+    fn search_path(&self) -> OsString {
+        let own = [&self.rust, &self.python].map(|prefix| prefix.join("bin"));
+        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        std::env::join_paths(own.into_iter().chain(std::env::split_paths(&inherited))).unwrap_or(inherited)
+    }
+}
+
+fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) -> Vec<Runner> {
     let shell = |mut command: Command, workspace: &Path| {
         command.current_dir(workspace).stdin(Stdio::null());
         command
     };
     let bare = {
-        let workspace = workspace.to_owned();
+        let (workspace, home, tools) = (workspace.to_owned(), dir.join("home"), tools.clone());
         Runner {
             name: "bare",
-            command: Box::new(move |script| {
+            command: Box::new(move |row| {
                 let mut command = Command::new("sh");
-                command.args(["-c", script]);
+                command.args(["-c", row.script]);
+                if row.cached.is_some() {
+                    command.env("HOME", &home).env("PATH", tools.search_path());
+                }
                 shell(command, &workspace)
             }),
         }
     };
     let ours = {
         let (workspace, home, state) = (workspace.to_owned(), dir.join("home"), dir.join("state"));
+        let config = dir.join("config.toml");
         Runner {
             name: "ringfence run",
-            command: Box::new(move |script| {
+            command: Box::new(move |row| {
                 let mut command = Command::new(&release);
                 command.env("HOME", &home).env("RINGFENCE_STATE_DIR", &state).args(["--workspace", "."]);
-                command.args(["run", "--profile", "none", "--end", "drop", "--", "sh", "-c", script]);
+                if let Some(work) = row.cached {
+                    command.env("PATH", tools.search_path()).arg("--config").arg(&config);
+                    command.args(["run", "--toolchain", work.toolchain]);
+                } else {
+                    command.arg("run");
+                }
+                command.args(["--profile", "none", "--end", "drop", "--", "sh", "-c", row.script]);
                 shell(command, &workspace)
             }),
         }
@@ -162,11 +251,11 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf) -> Vec<Runner> {
         let workspace = workspace.to_owned();
         all.push(Runner {
             name: "bwrap",
-            command: Box::new(move |script| {
+            command: Box::new(move |row| {
                 let mut command = Command::new("bwrap");
                 command.args(["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev"]);
                 command.args(["--proc", "/proc", "--tmpfs", "/tmp", "--bind"]).arg(&workspace).arg(&workspace);
-                command.args(["--", "sh", "-c", script]);
+                command.args(["--", "sh", "-c", row.script]);
                 shell(command, &workspace)
             }),
         });
@@ -178,13 +267,13 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf) -> Vec<Runner> {
         let (workspace, program) = (workspace.to_owned(), modules.join(".bin/srt"));
         let srt = Runner {
             name: "srt",
-            command: Box::new(move |script| {
+            command: Box::new(move |row| {
                 let mut command = Command::new(&program);
-                command.args(["sh", "-c", &format!("'{}'", script.replace('\'', "'\\''"))]);
+                command.args(["sh", "-c", &format!("'{}'", row.script.replace('\'', "'\\''"))]);
                 shell(command, &workspace)
             }),
         };
-        if (srt.command)("true").output().is_ok_and(|ended| ended.status.success()) {
+        if (srt.command)(&ROWS[0]).output().is_ok_and(|ended| ended.status.success()) {
             all.push(srt);
         } else {
             print_status("srt does not run here, and is left out");
@@ -218,4 +307,45 @@ fn make_workspace(dir: &Path, workspace: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Projects whose dependencies are in caches of a home directory of the bench, and the config that shows their tools.
+fn make_cached_work(dir: &Path, workspace: &Path) -> io::Result<BenchTools> {
+    let printed = |program: &str, arguments: &[&str]| -> io::Result<PathBuf> {
+        let output = Command::new(program).args(arguments).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if output.status.success() { Ok(text.into()) } else { Err(io::Error::other(format!("{program} failed"))) }
+    };
+    let tools = BenchTools {
+        rust: printed("rustc", &["--print", "sysroot"])?,
+        python: printed("python3", &["-c", "import sys; print(sys.base_prefix)"])?,
+    };
+    let config =
+        format!("[run_code]\ndetect_toolchains = false\ntoolchains = [{:?}, {:?}]\n", tools.rust, tools.python);
+    fs::write(dir.join("config.toml"), config)?;
+    let [node, rust, python] = ["node", "rust", "python"].map(|name| workspace.join(name));
+    let run = |directory: &Path, words: &[&str]| -> io::Result<()> {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(directory);
+        command.env("HOME", dir.join("home")).env("PATH", tools.search_path());
+        if command.status()?.success() { Ok(()) } else { Err(io::Error::other(format!("{} failed", words[0]))) }
+    };
+    if !node.join("package-lock.json").is_file() {
+        fs::create_dir_all(&node)?;
+        fs::write(node.join("package.json"), NODE_PACKAGE)?;
+        run(&node, &["npm", "install", "--silent", "--no-audit", "--no-fund"])?;
+    }
+    if !rust.join("Cargo.lock").is_file() {
+        fs::create_dir_all(rust.join("src"))?;
+        fs::write(rust.join("Cargo.toml"), RUST_PACKAGE)?;
+        fs::write(rust.join("src/lib.rs"), "")?;
+        run(&rust, &["cargo", "fetch", "--quiet"])?;
+    }
+    if !python.join("venv/bin/pytest").is_file() {
+        fs::create_dir_all(&python)?;
+        fs::write(python.join("test_files.py"), PYTHON_TESTS)?;
+        run(&python, &["python3", "-m", "venv", "venv"])?;
+        run(&python, &["venv/bin/python", "-m", "pip", "install", "--quiet", "pytest"])?;
+    }
+    Ok(tools)
 }

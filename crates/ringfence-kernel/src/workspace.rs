@@ -50,6 +50,9 @@ pub struct LayerDescription {
     pub profile: String,
     /// Files that the home directory starts with, where the program has not changed them.
     pub home_files: Vec<HomeFile>,
+    /// Caches of toolchains, relative to the home directory: each gets a layer that runs of the profile in the workspace
+    /// share.
+    pub caches: Vec<PathBuf>,
 }
 
 /// A file that a home directory starts with.
@@ -79,6 +82,9 @@ pub trait WorkspaceLayer: Send + fmt::Debug {
 
     /// The home directory: what it starts with, and the directories for the overlay on that.
     fn home(&self) -> (&OwnedFd, &OverlayDirectories);
+
+    /// For the overlays on the caches, in the order of the description.
+    fn caches(&self) -> Vec<&OverlayDirectories>;
 
     /// Says how the program ended. A layer without changes is removed.
     fn finish(self: Box<Self>, exit_code: i32, cx: &CallContext<'_>) -> Result<LayerSummary, ToolError>;

@@ -30,13 +30,20 @@ const BLOCK: u64 = 512;
 #[derive(Debug)]
 pub(crate) struct LayerDiskBound<'a> {
     uppers: Vec<BorrowedFd<'a>>,
+    /// Of these, only what comes is measured: they are caches, with what earlier programs downloaded.
+    caches: Vec<BorrowedFd<'a>>,
     most: u64,
     is_exceeded: AtomicBool,
 }
 
 impl<'a> LayerDiskBound<'a> {
     pub(crate) fn new(uppers: Vec<BorrowedFd<'a>>, most: u64) -> Self {
-        Self { uppers, most, is_exceeded: AtomicBool::new(false) }
+        Self { uppers, caches: Vec::new(), most, is_exceeded: AtomicBool::new(false) }
+    }
+
+    #[must_use]
+    pub(crate) fn with_caches(self, caches: Vec<BorrowedFd<'a>>) -> Self {
+        Self { caches, ..self }
     }
 
     pub(crate) fn is_exceeded(&self) -> bool {
@@ -46,7 +53,8 @@ impl<'a> LayerDiskBound<'a> {
     /// Measures until the sender of `ended` is dropped.
     pub(crate) fn watch(&self, ended: Receiver<()>) {
         // More than this has to be lost before the bound can be reached.
-        let mut headroom = self.most.saturating_sub(self.measure());
+        let most = self.most.saturating_add(measure(&self.caches));
+        let mut headroom = most.saturating_sub(self.measure());
         let mut free_then = self.free_bytes();
         while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(INTERVAL) {
             let free = self.free_bytes();
@@ -59,10 +67,10 @@ impl<'a> LayerDiskBound<'a> {
                 continue;
             }
             let used = self.measure();
-            if used > self.most {
+            if used > most {
                 return self.is_exceeded.store(true, Ordering::Release);
             }
-            (headroom, free_then) = (self.most - used, free);
+            (headroom, free_then) = (most - used, free);
         }
     }
 
@@ -71,11 +79,15 @@ impl<'a> LayerDiskBound<'a> {
         self.uppers.iter().filter_map(|upper| free(upper).ok()).min().unwrap_or(u64::MAX)
     }
 
-    /// Bytes on disk of everything that can be listed, each file once.
     fn measure(&self) -> u64 {
-        let mut seen = HashSet::new();
-        self.uppers.iter().map(|upper| tree_bytes(*upper, &mut seen)).sum()
+        measure(&self.uppers) + measure(&self.caches)
     }
+}
+
+/// Bytes on disk of everything that can be listed, each file once.
+fn measure(uppers: &[BorrowedFd<'_>]) -> u64 {
+    let mut seen = HashSet::new();
+    uppers.iter().map(|upper| tree_bytes(*upper, &mut seen)).sum()
 }
 
 fn tree_bytes(top: BorrowedFd<'_>, seen: &mut HashSet<(u64, u64)>) -> u64 {

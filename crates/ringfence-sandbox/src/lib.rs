@@ -57,6 +57,7 @@ mod spawner;
 mod spawner_handle;
 mod sys;
 mod terminal;
+mod tool_caches;
 mod toolchain_secrets;
 mod toolchains;
 mod tree_rename;
@@ -79,14 +80,16 @@ pub use program_runner::{FinishedRun, ProgramPhase, ProgramRunner};
 pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
 pub use run_program::{
-    RUN_PROGRAM, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup, register_run_program,
+    HostGroup, RUN_PROGRAM, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup,
+    register_run_program,
 };
 pub use run_request::command_time;
 pub use sandbox::{Sandbox, SandboxSettings};
 pub use scratch::{empty_view, read_upper_file};
 pub use terminal::{TerminalRelay, TerminalSize};
+pub use tool_caches::{ToolCache, ToolCacheProblem};
 pub use toolchains::{Toolchain, detect};
-pub use wrapped::{PlacedFile, WrappedEnvironment, WrappedTerminal, WrappedUser};
+pub use wrapped::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.
 pub fn limit_malloc_arenas() {

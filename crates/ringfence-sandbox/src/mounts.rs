@@ -397,13 +397,8 @@ impl JailImageBuilder<'_> {
         let mask = openat(&masks, number.to_string(), DIRECTORY, Mode::empty())?;
         for secret in secrets {
             match secret {
-                SecretPath::File(path) => make_file(&mask, path, b"")?,
-                SecretPath::Directory(path) => {
-                    make_directories(&mask, path)?;
-                    let directory = openat(&mask, path, DIRECTORY, Mode::empty())?;
-                    // Nothing of what lies below is merged into it.
-                    fsetxattr(&directory, "user.overlay.opaque", b"y", XattrFlags::empty())?;
-                }
+                SecretPath::File(path) => mask_file(&mask, path)?,
+                SecretPath::Directory(path) => mask_directory(&mask, path)?,
             }
         }
         Ok(Some((format!("masks/{number}"), mask)))
@@ -411,6 +406,19 @@ impl JailImageBuilder<'_> {
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Makes an empty file in a layer, which hides one below it.
+pub(crate) fn mask_file(layer: &OwnedFd, path: &Path) -> Result<(), Errno> {
+    make_file(layer, path, b"")
+}
+
+/// Makes an empty directory in a layer, which hides one below it.
+pub(crate) fn mask_directory(layer: &OwnedFd, path: &Path) -> Result<(), Errno> {
+    make_directories(layer, path)?;
+    let directory = openat(layer, path, DIRECTORY, Mode::empty())?;
+    // Nothing of what lies below is merged into it.
+    fsetxattr(&directory, "user.overlay.opaque", b"y", XattrFlags::empty())
+}
 
 /// Whether a file system is one of a local disk or of memory. Others, such as the overlay of a container, have options that
 /// name directories and servers, which a list of mounts tells.

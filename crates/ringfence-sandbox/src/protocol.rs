@@ -272,8 +272,8 @@ pub(crate) struct RunSpec {
 }
 
 /// The place of a wrapped program: real paths, a home directory, layers on disk. Its descriptors, in this order: the
-/// directory that the home starts with, and for each layer the directory of its parts, its upper directory and its work
-/// directory.
+/// directory that the home starts with, for each layer the directory of its parts, its upper directory and its work
+/// directory, and the lower directory of each cache that has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WrappedSpec {
     #[serde(with = "path_bytes")]
@@ -290,7 +290,31 @@ pub(crate) struct WrappedSpec {
     pub(crate) home_start: PathBuf,
     pub(crate) workspace_layer: LayerPath,
     pub(crate) home_layer: LayerPath,
+    pub(crate) caches: Vec<CacheSpec>,
     pub(crate) terminal: Option<TerminalSize>,
+}
+
+/// A cache under a layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CacheSpec {
+    /// Relative to the home.
+    #[serde(with = "path_bytes")]
+    pub(crate) path: PathBuf,
+    /// On the host. Empty, if it has no lower directory.
+    #[serde(with = "path_bytes")]
+    pub(crate) lower: PathBuf,
+    pub(crate) layer: LayerPath,
+    /// Files and directories in it that are empty inside.
+    #[serde(with = "path_list")]
+    pub(crate) masked_files: Vec<PathBuf>,
+    #[serde(with = "path_list")]
+    pub(crate) masked_directories: Vec<PathBuf>,
+}
+
+impl CacheSpec {
+    pub(crate) fn has_lower(&self) -> bool {
+        !self.lower.as_os_str().is_empty()
+    }
 }
 
 /// The parts of a layer on disk: both are entries of one directory.
@@ -311,10 +335,18 @@ pub(crate) struct PlacedRunFile {
 }
 
 impl WrappedSpec {
-    /// Number of its descriptors.
-    pub(crate) const DESCRIPTORS: usize = 1 + 2 * Self::LAYER_DESCRIPTORS;
     /// Number of descriptors of one layer.
     pub(crate) const LAYER_DESCRIPTORS: usize = 3;
+
+    /// Number of descriptors of all layers.
+    pub(crate) fn layer_descriptors(&self) -> usize {
+        (2 + self.caches.len()) * Self::LAYER_DESCRIPTORS
+    }
+
+    /// Number of its descriptors.
+    pub(crate) fn descriptor_count(&self) -> usize {
+        1 + self.layer_descriptors() + self.caches.iter().filter(|cache| cache.has_lower()).count()
+    }
 }
 
 /// What the image of a jail has besides the system.
@@ -379,7 +411,7 @@ impl RunSpec {
 
     /// Number of descriptors of its directories.
     pub(crate) fn directory_count(&self) -> usize {
-        self.mounts.len() + self.wrapped.as_ref().map_or(0, |_| WrappedSpec::DESCRIPTORS)
+        self.mounts.len() + self.wrapped.as_ref().map_or(0, WrappedSpec::descriptor_count)
     }
 }
 
@@ -502,6 +534,13 @@ mod tests {
             home_start: OsString::from_vec(vec![0xff]).into(),
             workspace_layer: layer("upper"),
             home_layer: layer("above"),
+            caches: vec![CacheSpec {
+                path: ".npm/_cacache".into(),
+                lower: OsString::from_vec(vec![b'/', 0xfd]).into(),
+                layer: layer("cache"),
+                masked_files: vec![".npmrc".into()],
+                masked_directories: vec![OsString::from_vec(vec![0xfc]).into()],
+            }],
             terminal: Some(TerminalSize { rows: 24, columns: 80 }),
         }
     }

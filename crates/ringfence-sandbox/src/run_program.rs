@@ -28,8 +28,9 @@ use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
 use crate::program_runner::{ProgramRunner, tool_error};
 use crate::terminal::{TerminalRelay, TerminalSize};
+use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
-use crate::wrapped::{PlacedFile, WrappedEnvironment, WrappedTerminal, WrappedUser};
+use crate::wrapped::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// Name of the tool, for rules.
 pub const RUN_PROGRAM: &str = "run_program";
@@ -55,12 +56,23 @@ pub struct WrappedRunSetup {
     pub toolchains: Vec<Toolchain>,
     /// Hosts that the person or the profile allows, each with a port if it is not 443.
     pub hosts: Vec<String>,
+    /// Hosts that toolchains may reach. Unlike the others, one that is denied does not keep the program from starting.
+    pub host_groups: Vec<HostGroup>,
+    /// Caches of toolchains below the home directory.
+    pub caches: Vec<ToolCache>,
     pub limits: JailLimits,
     pub io: WrappedIo,
     /// Set when the program is about to start: from then on its command line approves nothing more.
     pub is_running: Arc<AtomicBool>,
     /// Signals of the person for the program.
     pub signals: Arc<dyn SignalSource>,
+}
+
+/// Hosts that are named as one, such as those of a package registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostGroup {
+    pub name: String,
+    pub hosts: Vec<String>,
 }
 
 /// Standard input and output of a wrapped program.
@@ -157,6 +169,9 @@ impl Tool for RunProgramTool {
         for host in &work.hosts {
             preview = preview.with_line(&format!("it may reach {host}"));
         }
+        for HostGroup { name, hosts } in &self.setup()?.host_groups {
+            preview = preview.with_line(&format!("for `{name}` it may reach {}", hosts.join(", ")));
+        }
         Ok(preview)
     }
 
@@ -194,6 +209,7 @@ impl RunProgramTool {
             program: setup.program.clone(),
             profile: setup.profile.clone(),
             home_files: setup.home_files.clone(),
+            caches: setup.caches.iter().map(|cache| cache.path.clone()).collect(),
         };
         let layer = self.runner.setup.workspace.create_layer(&view, &about, cx)?;
         let mut egress = self.runner.setup.egress.as_ref().map(|egress| egress.open_judged(cx)).transpose()?;
@@ -210,6 +226,12 @@ impl RunProgramTool {
             workspace_layer: layer.workspace(),
             home_start,
             home_layer,
+            caches: setup
+                .caches
+                .iter()
+                .zip(layer.caches())
+                .map(|(cache, layer)| WrappedCache { cache, layer })
+                .collect(),
             files: setup.files.clone(),
             terminal,
         };
@@ -230,7 +252,8 @@ impl RunProgramTool {
         };
         let connections = ConnectionDecider::new(cx);
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
-        let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes);
+        let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
+        let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes).with_caches(caches);
         let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, setup, disk: &disk };
         let (is_over, over) = channel();
         let ended = std::thread::scope(|scope| {

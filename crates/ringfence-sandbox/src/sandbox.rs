@@ -303,9 +303,15 @@ fn run_spec(
         has_stdin: job.stdin.is_some(),
         reports_directory: job.directory_report.is_some(),
         egress: job.egress.is_some(),
-        cargo_home: job.egress.as_ref().and_then(|_| environment::host_cargo_home(job.toolchains)).unwrap_or_default(),
+        cargo_home: own_cargo_home(job).unwrap_or_default(),
         wrapped,
     })
+}
+
+/// Cargo's home on the host, if the run gets one of its own above it.
+fn own_cargo_home(job: &JailJob<'_>) -> Option<PathBuf> {
+    let is_wanted = job.egress.is_some() && !job.env.contains_key("CARGO_HOME");
+    is_wanted.then(|| environment::host_cargo_home(job.toolchains)).flatten()
 }
 
 /// All variables of a run.

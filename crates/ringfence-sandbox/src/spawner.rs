@@ -462,8 +462,15 @@ fn mount_wrapped_dirs(wrapped: &WrappedSpec, directories: &mut [OwnedFd]) -> Res
         return Err(SetupStep::Order.failed()(Errno::BADMSG));
     };
     *home_start = mount_if_same(home_start.as_fd(), &wrapped.home_start)?;
-    let paths = [&wrapped.workspace_layer, &wrapped.home_layer];
-    for (path, held) in paths.into_iter().zip(layers.chunks_mut(WrappedSpec::LAYER_DESCRIPTORS)) {
+    let Some((layers, lowers)) = layers.split_at_mut_checked(wrapped.layer_descriptors()) else {
+        return Err(SetupStep::Order.failed()(Errno::BADMSG));
+    };
+    for (cache, lower) in wrapped.caches.iter().filter(|cache| cache.has_lower()).zip(lowers) {
+        *lower = mount_if_same(lower.as_fd(), &cache.lower)?;
+    }
+    let caches = wrapped.caches.iter().map(|cache| &cache.layer);
+    let paths = [&wrapped.workspace_layer, &wrapped.home_layer].into_iter().chain(caches);
+    for (path, held) in paths.zip(layers.chunks_mut(WrappedSpec::LAYER_DESCRIPTORS)) {
         let found = find_layer(path, &sys::borrowed(held)).map_err(SetupStep::Find.failed())?;
         held.iter_mut().zip(found).for_each(|(held, found)| *held = found);
     }

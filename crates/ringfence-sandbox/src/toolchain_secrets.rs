@@ -22,8 +22,15 @@ const SETTINGS_DIRS: [&str; 2] = ["usr/local/etc", "usr/etc"];
 const LOCAL_PREFIX: &str = "usr/local";
 
 /// Parts of paths, one below the other, whose contents are published.
-const PUBLISHED_PATHS: [&[&str]; 5] =
-    [&[".cargo", "registry"], &[".cargo", "git"], &[".rustup"], &["nix", "store"], &["etc"]];
+const PUBLISHED_PATHS: [&[&str]; 7] = [
+    &[".cargo", "registry"],
+    &[".cargo", "git"],
+    &[".rustup"],
+    &["nix", "store"],
+    &["etc"],
+    &["go", "pkg", "mod"],
+    &[".cache", "uv"],
+];
 
 /// Names of directories, or their beginnings, that hold installed libraries and manuals. Those are published, have test keys
 /// in them, and are most of what there is.
@@ -44,7 +51,8 @@ const LIBRARY_DIRS: [&str; 12] = [
 
 /// Repositories among the published directories; their files have the URL they were fetched from, perhaps with a token
 /// in it.
-const REPOSITORY_GLOBS: [&str; 3] = ["db/*", "checkouts/*/*/.git", "index/*/.git"];
+const REPOSITORY_GLOBS: [&str; 6] =
+    ["db/*", "checkouts/*/*/.git", "index/*/.git", "cache/vcs/*", "git-v0/db/*", "git-v0/checkouts/*/*/.git"];
 const FILES_WITH_URLS: [&str; 3] = ["config", "FETCH_HEAD", "logs/HEAD"];
 
 /// Settings of programs that are public unless there is a token in them.
@@ -58,8 +66,18 @@ pub(crate) enum SecretPath {
     Directory(PathBuf),
 }
 
+/// Those below a cache of a toolchain. Files that are named by their contents have no names that tell.
+pub(crate) fn find_cache_secrets(cache: &Path) -> Option<Vec<SecretPath>> {
+    let root = Path::new("/");
+    find_secrets_in(root, cache.strip_prefix(root).ok()?, &|path| is_library(path) || is_digest_prefix(path))
+}
+
 /// Those below a directory, which is named by its path from the host's root. Nothing, if there is too much to look through.
 pub(crate) fn find_secrets(host: &Path, directory: &Path) -> Option<Vec<SecretPath>> {
+    find_secrets_in(host, directory, &is_library)
+}
+
+fn find_secrets_in(host: &Path, directory: &Path, is_skipped: &dyn Fn(&Path) -> bool) -> Option<Vec<SecretPath>> {
     if PUBLISHED_PATHS.iter().any(|parts| has_parts(directory, parts)) {
         return Some(urls_with_credentials(&host.join(directory)));
     }
@@ -90,7 +108,7 @@ pub(crate) fn find_secrets(host: &Path, directory: &Path) -> Option<Vec<SecretPa
             if kind.is_dir() && is_secret {
                 found.push(SecretPath::Directory(path));
             } else if kind.is_dir() {
-                left.extend((!is_library(&path)).then_some(path));
+                left.extend((!is_skipped(&path)).then_some(path));
             } else if kind.is_file() && (is_secret || may_hold_token(&path)) && !is_public(&entry.path()) {
                 found.push(SecretPath::File(path));
             }
@@ -151,6 +169,12 @@ fn is_library(directory: &Path) -> bool {
         let rest = name.strip_prefix(known);
         rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
     })
+}
+
+/// Whether a directory has the first two digits of digests as its name, as those of content-addressed stores have.
+fn is_digest_prefix(directory: &Path) -> bool {
+    let name = directory.file_name().map(std::ffi::OsStr::as_encoded_bytes).unwrap_or_default();
+    name.len() == 2 && name.iter().all(u8::is_ascii_hexdigit)
 }
 
 fn may_hold_token(path: &Path) -> bool {

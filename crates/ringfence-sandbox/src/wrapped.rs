@@ -17,10 +17,12 @@ use rustix::process::geteuid;
 use crate::job::{JailError, JailJob};
 use crate::layer_source::{find_layer, held_path, locate_layer, prepare_layer, unusable};
 use crate::mounts::{NOSUID_NODEV, READ_ONLY, SYSTEM_DIRS, clone_mount};
-use crate::protocol::{IdMapping, ImagePlan, JailKind, JailUser, LayerPath, PlacedRunFile, WrappedSpec};
+use crate::protocol::{CacheSpec, IdMapping, ImagePlan, JailKind, JailUser, LayerPath, PlacedRunFile, WrappedSpec};
 use crate::spawner_handle::{SpawnerHandle, owner};
 use crate::sys::{MountFlagScope, set_mount_flags};
 use crate::terminal::{TerminalRelay, TerminalSize};
+use crate::tool_caches::ToolCache;
+use crate::toolchain_secrets::SecretPath;
 use crate::toolchains::Toolchain;
 
 /// The environment of one wrapped program.
@@ -36,10 +38,19 @@ pub struct WrappedEnvironment<'a> {
     pub home_start: &'a OwnedFd,
     /// The layer on the home.
     pub home_layer: &'a OverlayDirectories,
+    /// Caches below the home, each under a layer of its own.
+    pub caches: Vec<WrappedCache<'a>>,
     /// Read-only files at absolute paths inside, over what is there or new, such as bundles of certificates.
     pub files: Vec<PlacedFile>,
     /// A terminal as standard input, output and error; `None` for pipes.
     pub terminal: Option<WrappedTerminal<'a>>,
+}
+
+/// A cache of a toolchain, with the layer on it.
+#[derive(Debug)]
+pub struct WrappedCache<'a> {
+    pub cache: &'a ToolCache,
+    pub layer: &'a OverlayDirectories,
 }
 
 /// A user, as a wrapped program sees it.
@@ -105,6 +116,13 @@ impl WrappedEnvironment<'_> {
                 "place it at an absolute path outside `/proc`, `/dev`, `/sys` and `/run/ringfence`",
             ));
         }
+        let is_relative = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        if self.caches.iter().any(|cache| cache.cache.path == Path::new("") || !is_relative(&cache.cache.path)) {
+            return Err(JailError::unavailable(
+                "a cache is not below the home directory",
+                "name caches by paths below the home directory, such as `.cache/pip`",
+            ));
+        }
         let WrappedUser { name, home, shell, .. } = &self.identity;
         let fields = [name.as_bytes(), home.as_os_str().as_bytes(), shell.as_os_str().as_bytes()];
         if name.is_empty() || fields.iter().any(|field| field.iter().any(|byte| matches!(byte, b':' | b'\n' | b'\0'))) {
@@ -129,10 +147,17 @@ impl WrappedEnvironment<'_> {
     /// What its image has besides the system.
     pub(crate) fn image_plan(&self, toolchains: &[Toolchain]) -> ImagePlan {
         ImagePlan {
-            toolchains: toolchains.iter().flat_map(|toolchain| &toolchain.shown).cloned().collect(),
+            toolchains: self.shown_toolchains(toolchains).cloned().collect(),
             directories: vec![self.identity.home.clone(), self.workspace_path.clone()],
             files: self.files.iter().map(|file| file.path.clone()).collect(),
         }
+    }
+
+    /// What is shown of toolchains. A cache under a layer is not shown a second time.
+    fn shown_toolchains<'t>(&self, toolchains: &'t [Toolchain]) -> impl Iterator<Item = &'t PathBuf> {
+        let caches: Vec<PathBuf> = self.caches.iter().map(|cache| self.identity.home.join(&cache.cache.path)).collect();
+        let shown = toolchains.iter().flat_map(|toolchain| &toolchain.shown);
+        shown.filter(move |path| !caches.iter().any(|cache| path.starts_with(cache)))
     }
 
     /// The files of the caller, and those that name the user.
@@ -193,25 +218,40 @@ impl WrappedSource {
         let (owned_by, mode) = (owner(workspace)?, fstat(workspace).map_err(failed())?.st_mode & 0o777);
         prepare_layer(wrapped.workspace_layer, owned_by, Some(mode))?;
         prepare_layer(wrapped.home_layer, owned_by, None)?;
-        let layers = [wrapped.workspace_layer, wrapped.home_layer];
-        let [workspace_layer, home_layer] = [locate_layer(layers[0]), locate_layer(layers[1])];
-        let (workspace_layer, home_layer) = (workspace_layer.map_err(failed())?, home_layer.map_err(failed())?);
+        for WrappedCache { cache, layer } in &wrapped.caches {
+            prepare_layer(layer, owned_by, Some(cache.mode()))?;
+        }
+        let cache_layers = wrapped.caches.iter().map(|cache| cache.layer);
+        let layers: Vec<&OverlayDirectories> =
+            [wrapped.workspace_layer, wrapped.home_layer].into_iter().chain(cache_layers).collect();
+        let paths = layers.iter().map(|layer| locate_layer(layer));
+        let paths: Vec<LayerPath> = paths.collect::<Result<_, Errno>>().map_err(failed())?;
         let is_mounted = geteuid().is_root();
-        let mut descriptors = Vec::with_capacity(WrappedSpec::DESCRIPTORS);
+        let mut descriptors = Vec::new();
         if is_mounted {
             descriptors.push(mounted_start(spawner, wrapped.home_start, outside)?);
         } else {
             descriptors.push(wrapped.home_start.try_clone().map_err(JailError::io("hold a home directory"))?);
         }
-        for (layer, path) in layers.into_iter().zip([&workspace_layer, &home_layer]) {
+        for (layer, path) in layers.into_iter().zip(&paths) {
             descriptors.extend(if is_mounted {
                 mounted_layer(spawner, layer, path, owned_by, outside)?
             } else {
                 held_layer(layer).map_err(JailError::io("hold a layer on disk"))?
             });
         }
+        for lower in wrapped.caches.iter().filter_map(|cache| cache.cache.lower.as_ref()) {
+            let held = || lower.directory.try_clone().map_err(JailError::io("hold a cache"));
+            // Where owners cannot be mapped, others read what everyone may read.
+            let plain = || mounted_start(spawner, &lower.directory, owner(&lower.directory)?);
+            let mounted = || mounted_start(spawner, &lower.directory, outside).or_else(|_| plain());
+            descriptors.push(if is_mounted { mounted()? } else { held()? });
+        }
         let terminal = wrapped.terminal.as_ref().map(|terminal| terminal.size);
-        let toolchains = job.toolchains.iter().flat_map(|toolchain| &toolchain.shown);
+        let toolchains = wrapped.shown_toolchains(job.toolchains);
+        let mut paths = paths.into_iter();
+        let (workspace_layer, home_layer) = (paths.next().unwrap_or_default(), paths.next().unwrap_or_default());
+        let caches = wrapped.caches.iter().zip(paths).map(|(cache, layer)| cache_spec(cache.cache, layer)).collect();
         let spec = WrappedSpec {
             workspace_path: wrapped.workspace_path.clone(),
             home: wrapped.identity.home.clone(),
@@ -221,6 +261,7 @@ impl WrappedSource {
             home_start: held_path(wrapped.home_start).map_err(failed())?,
             workspace_layer,
             home_layer,
+            caches,
             terminal,
         };
         Ok(Self { spec, descriptors })
@@ -231,11 +272,25 @@ impl WrappedSource {
     }
 }
 
+fn cache_spec(cache: &ToolCache, layer: LayerPath) -> CacheSpec {
+    let mut spec = CacheSpec { path: cache.path.clone(), layer, ..CacheSpec::default() };
+    if let Some(lower) = &cache.lower {
+        spec.lower.clone_from(&lower.host_path);
+        for secret in &lower.masked {
+            match secret {
+                SecretPath::File(path) => spec.masked_files.push(path.clone()),
+                SecretPath::Directory(path) => spec.masked_directories.push(path.clone()),
+            }
+        }
+    }
+    spec
+}
+
 fn held_layer(layer: &OverlayDirectories) -> std::io::Result<[OwnedFd; 3]> {
     Ok([layer.upper.try_clone()?, layer.upper.try_clone()?, layer.work.try_clone()?])
 }
 
-/// A read-only mount of the directory that a home starts with.
+/// A read-only mount of a directory below a layer.
 fn mounted_start(spawner: &SpawnerHandle, start: &OwnedFd, outside: JailUser) -> Result<OwnedFd, JailError> {
     let failed = || JailError::io::<Errno>("mount a home directory");
     if owner(start)? == outside {

@@ -1,4 +1,4 @@
-//! Mounts of a wrapped program: workspace and home at their own paths, each under an overlay on disk.
+//! Mounts of a wrapped program: workspace, home and caches at their own paths, each under an overlay on disk.
 //!
 //! Of the person's home, only what the run brings is there: the directory that it starts with, the toolchains, the
 //! workspace if it lies below. Mount points in the home come from a layer of their own at the very bottom, so that none of
@@ -11,13 +11,13 @@ use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, readlinkat, statat, symlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, readlinkat, statat, symlinkat};
 use rustix::io::Errno;
 
 use crate::jail::JailRoot;
 use crate::mount_points::{find_beneath, find_in, make_directory_beneath, make_directory_in, make_file_beneath};
-use crate::mounts::{READ_ONLY, TmpfsMode, attach_over, clone_mount, overlay_of, tmpfs};
-use crate::protocol::{RunSpec, SetupError, SetupStep, WrappedSpec};
+use crate::mounts::{READ_ONLY, TmpfsMode, attach_over, clone_mount, mask_directory, mask_file, overlay_of, tmpfs};
+use crate::protocol::{CacheSpec, RunSpec, SetupError, SetupStep, WrappedSpec};
 use crate::run_mounts::{attach_hidden, finish_workspace, mount_read_only_dirs, resize_tmp};
 use crate::sys::{MountFlagScope, set_mount_flags};
 
@@ -34,9 +34,9 @@ pub(crate) fn mount_place(
         return Err(malformed());
     };
     let [home_start, layers @ ..] = directories else { return Err(malformed()) };
-    let Some((workspace_layer, home_layer)) = layers.split_at_checked(WrappedSpec::LAYER_DESCRIPTORS) else {
-        return Err(malformed());
-    };
+    let Some((layers, lowers)) = layers.split_at_checked(wrapped.layer_descriptors()) else { return Err(malformed()) };
+    let mut layers = layers.chunks_exact(WrappedSpec::LAYER_DESCRIPTORS);
+    let (Some(workspace_layer), Some(home_layer)) = (layers.next(), layers.next()) else { return Err(malformed()) };
     resize_tmp(spec.limits.tmp_bytes).map_err(SetupStep::Root.failed())?;
     let root = openat(CWD, "/", DIRECTORY, Mode::empty()).map_err(SetupStep::Root.failed())?;
     let place = WrappedPlace { wrapped, root, jail };
@@ -46,6 +46,7 @@ pub(crate) fn mount_place(
     let bottom = place.bottom(&toolchains).map_err(SetupStep::Home.failed())?;
     let home = place.layered(&[home_start, &bottom], home_layer, "home-layer")?;
     let workspace = place.layered(&[workspace], workspace_layer, "workspace-layer")?;
+    let caches = place.layered_caches(layers, lowers)?;
 
     mount_read_only_dirs(spec, &shown[..spec.mounts.len()], &jail.hidden_root).map_err(SetupStep::Show.failed())?;
     if wrapped.home.starts_with(&wrapped.workspace_path) {
@@ -56,6 +57,7 @@ pub(crate) fn mount_place(
         place.attach_workspace(&workspace, Some(&home))?;
     }
     place.attach_toolchains(&home, &toolchains);
+    place.attach_caches(&home, &caches);
     finish_workspace(spec)?;
     place.place_files(&home)
 }
@@ -114,6 +116,9 @@ impl WrappedPlace<'_> {
                 }
             }
         }
+        for cache in &self.wrapped.caches {
+            make_directory_beneath(bottom.as_fd(), &cache.path)?;
+        }
         if let Some(path) = below_home(&self.wrapped.workspace_path) {
             make_directory_beneath(bottom.as_fd(), &path)?;
         }
@@ -130,6 +135,60 @@ impl WrappedPlace<'_> {
         let [mount, upper, work] = layer else { return Err(SetupStep::Order.failed()(Errno::BADMSG)) };
         attach_hidden(mount, &self.jail.hidden_root, name).map_err(SetupStep::DiskLayer.failed())?;
         overlay_of(&self.jail.spawner_proc, lower, (upper, work)).map_err(SetupStep::DiskLayer.failed())
+    }
+
+    /// The caches, each with the person's own below its layer if there is one.
+    fn layered_caches<'l>(
+        &self,
+        layers: impl Iterator<Item = &'l [OwnedFd]>,
+        lowers: &[OwnedFd],
+    ) -> Result<Vec<OwnedFd>, SetupError> {
+        let caches = &self.wrapped.caches;
+        if caches.is_empty() {
+            return Ok(Vec::new());
+        }
+        let masks = self.cache_masks().map_err(SetupStep::DiskLayer.failed())?;
+        let mut lowers = lowers.iter();
+        let mut mounted = Vec::with_capacity(caches.len());
+        for ((number, cache), layer) in caches.iter().enumerate().zip(layers) {
+            let failed = || SetupStep::DiskLayer.failed::<Errno>();
+            let mask = openat(&masks, number.to_string(), DIRECTORY, Mode::empty()).map_err(failed())?;
+            let mut lower = vec![&mask];
+            if cache.has_lower() {
+                let own = lowers.next().ok_or(Errno::BADMSG).map_err(failed())?;
+                attach_hidden(own, &self.jail.hidden_root, &format!("cache-{number}")).map_err(failed())?;
+                lower.push(own);
+            }
+            mounted.push(self.layered(&lower, layer, &format!("cache-layer-{number}"))?);
+        }
+        Ok(mounted)
+    }
+
+    /// A directory for each cache, by its number, with empty files and directories over what is masked in it. It is also
+    /// what a cache that is not there starts with.
+    fn cache_masks(&self) -> Result<OwnedFd, Errno> {
+        const ENTRIES_OF_ONE: usize = 32;
+        let caches = &self.wrapped.caches;
+        let count = |cache: &CacheSpec| 2 + cache.masked_files.len() + cache.masked_directories.len();
+        let entries = caches.iter().map(count).sum::<usize>() * ENTRIES_OF_ONE;
+        let masks = tmpfs("16m", &entries.to_string(), TmpfsMode::OwnerOnly)?;
+        for (number, cache) in caches.iter().enumerate() {
+            mkdirat(&masks, number.to_string(), Mode::from_raw_mode(0o755))?;
+            let mask = openat(&masks, number.to_string(), DIRECTORY, Mode::empty())?;
+            cache.masked_files.iter().try_for_each(|path| mask_file(&mask, path))?;
+            cache.masked_directories.iter().try_for_each(|path| mask_directory(&mask, path))?;
+        }
+        attach_hidden(&masks, &self.jail.hidden_root, "cache-masks")?;
+        Ok(masks)
+    }
+
+    /// One whose place has another thing now, because an earlier program changed the home, is not shown.
+    fn attach_caches(&self, home: &OwnedFd, caches: &[OwnedFd]) {
+        for (cache, mount) in self.wrapped.caches.iter().zip(caches) {
+            if let Ok(Some(target)) = find_beneath(home.as_fd(), &cache.path) {
+                let _ = attach_over(mount, target.as_fd());
+            }
+        }
     }
 
     fn attach_home(&self, home: &OwnedFd) -> Result<(), SetupError> {

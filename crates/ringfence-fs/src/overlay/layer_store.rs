@@ -4,7 +4,7 @@
 //! directory and a record. It is there until a person decided about everything in it: no age and no size removes it. A lock
 //! that the process of the program holds says that it still runs; a layer without an end whose lock is free was interrupted.
 //!
-//! Not here: home directories (`layer_home.rs`), and what is in a layer (`layer_changes.rs`).
+//! Not here: home directories (`layer_home.rs`), caches (`layer_cache.rs`), and what is in a layer (`layer_changes.rs`).
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,6 +20,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::mount::Mount;
+use crate::overlay::kept_directory::KeptDirectory;
+use crate::overlay::layer_cache::{CACHES, create_caches};
 use crate::overlay::layer_home::{HOMES, LayerHome, create_home};
 use crate::overlay::layer_record::{LayerCounts, LayerEndRecord, LayerRecord};
 use crate::overlay::started_nanos;
@@ -106,8 +108,12 @@ impl LayerStore {
 
     /// A directory of the store, which no other user may reach. Made if it is missing.
     pub(super) fn open(&self, name: &str) -> Result<OwnedFd, ToolError> {
-        let state = open_state(&self.state).map_err(store_error)?;
-        open_checked(&state, name.as_bytes())
+        open_checked(&self.state_directory()?, name.as_bytes())
+    }
+
+    /// The state directory itself.
+    pub(super) fn state_directory(&self) -> Result<OwnedFd, ToolError> {
+        open_state(&self.state).map_err(store_error)
     }
 
     /// The layers of all workspaces, the oldest first. One whose record cannot be read is not among them.
@@ -211,6 +217,10 @@ impl LayerStore {
     ) -> Result<Box<dyn WorkspaceLayer>, ToolError> {
         let workspace = workspace_id(mount);
         let home = create_home(&self.open(HOMES)?, &workspace, about, cx)?;
+        let caches = match about.caches.is_empty() {
+            true => Vec::new(),
+            false => create_caches(&self.open(CACHES)?, &workspace, about, cx)?,
+        };
         let layers = self.open(LAYERS)?;
         let (id, directory) = create_layer_directory(&layers)?;
         let lock = open_own_file(&directory, Path::new(LOCK), OFlags::CREATE).map_err(errno_store_error)?;
@@ -242,6 +252,7 @@ impl LayerStore {
             directory,
             workspace,
             home,
+            caches,
             _lock: lock,
         }))
     }
@@ -267,6 +278,7 @@ struct RunningLayer {
     directory: OwnedFd,
     workspace: OverlayDirectories,
     home: LayerHome,
+    caches: Vec<KeptDirectory>,
     _lock: OwnedFd,
 }
 
@@ -280,11 +292,16 @@ impl WorkspaceLayer for RunningLayer {
     }
 
     fn home(&self) -> (&OwnedFd, &OverlayDirectories) {
-        (&self.home.start, &self.home.directories)
+        (&self.home.start, &self.home.kept.overlay)
+    }
+
+    fn caches(&self) -> Vec<&OverlayDirectories> {
+        self.caches.iter().map(|cache| &cache.overlay).collect()
     }
 
     fn finish(self: Box<Self>, exit_code: i32, cx: &CallContext<'_>) -> Result<LayerSummary, ToolError> {
-        let Self { store, mount, id, mut record, directory, _lock: lock, .. } = *self;
+        let Self { store, mount, id, mut record, directory, home, caches, _lock: lock, .. } = *self;
+        std::iter::once(&home.kept).chain(&caches).for_each(KeptDirectory::mark_used);
         record.end = Some(LayerEndRecord { at: now_nanos(), exit_code });
         record.save(&directory).map_err(store_error)?;
         let mut layer = HeldLayer { id, record, state: LayerState::Ended, directory, _lock: lock };

@@ -13,6 +13,8 @@ mod committed_secrets;
 mod compare;
 mod group;
 mod ignored_trees;
+mod kept_directory;
+mod layer_cache;
 mod layer_changes;
 mod layer_collection;
 mod layer_home;
@@ -46,7 +48,9 @@ use ringfence_kernel::{
 
 use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
-pub use self::layer_collection::{LayerCollectionMode, LayerStoreEntry, LayerStoreEntryKind};
+pub use self::layer_collection::{
+    LayerCollection, LayerCollectionMode, LayerCollectionPolicy, LayerStoreEntry, LayerStoreEntryKind,
+};
 pub(crate) use self::layer_keep::{LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerSelection};
 pub(crate) use self::layer_review::{LayerReview, LayerReviewPlan, ListedLayerEntry, list_layers};
 pub(crate) use self::layer_store::LayerDrop;

@@ -20,5 +20,6 @@ mod renames;
 mod resource_exhaustion;
 mod shells;
 mod terminal;
+mod tool_caches;
 mod wrapped;
 mod wrapped_fixture;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use ringfence_kernel::OverlayDirectories;
 use ringfence_sandbox::{
-    JailError, JailJob, OutputCapture, PlacedFile, ProgramObserver, RunResult, TerminalRelay, TerminalSize,
-    WrappedEnvironment, WrappedTerminal, WrappedUser,
+    JailError, JailJob, OutputCapture, PlacedFile, ProgramObserver, RunResult, TerminalRelay, TerminalSize, ToolCache,
+    WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser,
 };
 use ringfence_testkit::patience::{PATIENCE, wait_until};
 use tempfile::TempDir;
@@ -29,6 +30,8 @@ pub(crate) struct WrappedFixture {
     pub(crate) workspace_path: PathBuf,
     pub(crate) identity: WrappedUser,
     pub(crate) files: Vec<PlacedFile>,
+    /// Each with a layer, whose directory is that in the layers with its number: `cache-0`.
+    pub(crate) caches: Vec<(ToolCache, OverlayDirectories)>,
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -67,7 +70,32 @@ impl WrappedFixture {
                 gid: 4322,
             },
             files: Vec::new(),
+            caches: Vec::new(),
             env: BTreeMap::from([("TERM".to_owned(), "xterm".to_owned())]),
+        }
+    }
+
+    /// Gives the program a cache of a person with this home directory.
+    pub(crate) fn add_cache(&mut self, home: &Path, path: &str) {
+        let number = self.caches.len();
+        let directory = |name: &str| {
+            let path = self.layers.path().join(format!("cache-{number}")).join(name);
+            fs::create_dir_all(&path).unwrap();
+            open_dir(&path)
+        };
+        let layer = OverlayDirectories { upper: directory("upper"), work: directory("work") };
+        self.caches.push((ToolCache::find(home, Path::new(path)).0, layer));
+    }
+
+    /// Before another run with the same layers: an overlay takes a work directory only if it is empty.
+    pub(crate) fn empty_work_directories(&self) {
+        for layer in names_in(self.layers.path()) {
+            for entry in fs::read_dir(self.layer(&layer).join("work")).unwrap() {
+                let path = entry.unwrap().path();
+                // The kernel closes what it makes there.
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+                fs::remove_dir_all(path).unwrap();
+            }
         }
     }
 
@@ -88,6 +116,7 @@ impl WrappedFixture {
             workspace_layer: &self.workspace_layer,
             home_start: &self.home_start,
             home_layer: &self.home_layer,
+            caches: self.caches.iter().map(|(cache, layer)| WrappedCache { cache, layer }).collect(),
             files: self.files.clone(),
             terminal,
         }

@@ -389,7 +389,8 @@ fn build_app_for(
         None => egress,
     });
     if let (SessionKind::Wrapped(session), Some(setup)) = (&mut who, &wrapped) {
-        let hosts = setup.hosts.iter().map(|host| egress.canonical_host(host));
+        let named = setup.hosts.iter().chain(setup.host_groups.iter().flat_map(|group| &group.hosts));
+        let hosts = named.map(|host| egress.canonical_host(host));
         session.hosts = hosts.collect::<Result<_, _>>().map_err(AppError::Host)?;
     }
     if let Some(jail) = jail(&fence, &settings, environment, egress, &commands) {

@@ -15,8 +15,9 @@ use crate::cli::agent::AgentOptions;
 use crate::cli::approvals::{ApprovalsCommand, GrantsCommand};
 use crate::cli::common_options::{CommonOptions, one_of};
 use crate::cli::demo::DemoOptions;
+use crate::cli::gc::GcOptions;
 use crate::cli::init::InitOptions;
-use crate::cli::layers::{GcOptions, LayersCommand};
+use crate::cli::layers::LayersCommand;
 use crate::cli::run::RunOptions;
 use crate::cli::serve::{McpCommand, ServeOptions, TokenCommand};
 use crate::cli::sessions::SessionsCommand;
@@ -235,12 +236,13 @@ Examples:
         #[command(subcommand)]
         command: LayersCommand,
     },
-    /// Remove what decided layers left, and unused home directories.
+    /// Remove unused home directories, caches and remains of layers.
     #[command(after_help = "\
-Undecided layers are listed and never removed.
+Undecided layers are listed and never removed. A run does the same at its end, once a day.
 
 Example:
-  ringfence gc --dry-run")]
+  ringfence gc --dry-run            list what would be removed
+  ringfence gc --max-size 5G        keep no more than that")]
     Gc(GcOptions),
     /// Run the built-in agent on a prompt, or chat with it.
     #[command(after_help = "\

@@ -1,13 +1,10 @@
-//! `ringfence layers` and `ringfence gc`: decisions about the changes of wrapped programs, and what they leave on disk.
+//! `ringfence layers`: decisions about the changes of wrapped programs.
 //!
 //! Each decision is a call of a tool that only persons have.
 //!
-//! Not here: the review screen (`wrapped_run/review_screen.rs`).
+//! Not here: the review screen (`wrapped_run/review_screen.rs`), and what is removed without a decision (`gc.rs`).
 
-use std::time::Duration;
-
-use clap::{Args, Subcommand};
-use ringfence_fs::{LayerCollectionMode, LayerStore, LayerStoreEntry, LayerStoreEntryKind};
+use clap::Subcommand;
 use ringfence_kernel::{Assurance, sanitize_json};
 use serde_json::{Value, json};
 
@@ -54,17 +51,6 @@ pub(crate) enum LayersCommand {
         /// The layer, or the start of its id.
         layer: String,
     },
-}
-
-/// Options of `ringfence gc`.
-#[derive(Debug, Args)]
-pub(crate) struct GcOptions {
-    /// Only list what would be removed.
-    #[arg(long)]
-    dry_run: bool,
-    /// Keep home directories of agents for so many days after their last run.
-    #[arg(long, value_name = "DAYS", default_value_t = 30)]
-    keep_homes: u64,
 }
 
 pub(crate) fn run_layers_command(
@@ -116,30 +102,6 @@ pub(crate) fn keep_allowed(settings: AppSettings, environment: &Environment, lay
 
 pub(crate) fn drop_layer(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
     discard(&person_app(settings, environment)?, layer)
-}
-
-/// Removes what decided layers left, and home directories that no run uses.
-pub(crate) fn collect_garbage(settings: &AppSettings, options: &GcOptions) -> Result<u8, CliError> {
-    const DAY: u64 = 24 * 3600;
-    let store = LayerStore::new(&settings.state);
-    let mode = if options.dry_run { LayerCollectionMode::DryRun } else { LayerCollectionMode::Remove };
-    let age = Duration::from_secs(options.keep_homes.saturating_mul(DAY));
-    let collected = store.collect(age, mode).and_then(|removed| Ok((removed, store.usage()?)));
-    let (removed, used) = match collected {
-        Ok(collected) => collected,
-        Err(error) => {
-            print_error(&error.message);
-            return Ok(ERROR_REPLY);
-        }
-    };
-    let verb = if options.dry_run { "would remove" } else { "removed" };
-    let mut text: String = removed.iter().map(|entry| format!("{verb} {}\n", describe_entry(entry))).collect();
-    let waiting: Vec<&LayerStoreEntry> =
-        used.iter().filter(|entry| matches!(entry.kind, LayerStoreEntryKind::Layer(_))).collect();
-    text.extend(waiting.iter().map(|entry| format!("undecided: {}\n", describe_entry(entry))));
-    let bytes: u64 = used.iter().map(|entry| entry.bytes).sum();
-    text.push_str(&format!("layers and home directories use {}\n", format_bytes(bytes)));
-    print(&text, SUCCESS)
 }
 
 fn person_app(settings: AppSettings, environment: &Environment) -> Result<App, CliError> {
@@ -243,23 +205,6 @@ fn format_layers(value: &Value) -> String {
         format!("{}  {counts}", words.join("  ")).trim_end().to_owned() + "\n"
     };
     layers.iter().map(line).collect()
-}
-
-fn describe_entry(entry: &LayerStoreEntry) -> String {
-    let size = format_bytes(entry.bytes);
-    match &entry.kind {
-        LayerStoreEntryKind::Layer(_) => format!("layer {} of `{}`, {size}", entry.name, entry.program),
-        LayerStoreEntryKind::Home => format!("home directory of `{}`, {size}", entry.program),
-        LayerStoreEntryKind::Remains => format!("remains of a decided layer, {size}"),
-    }
-}
-
-fn format_bytes(bytes: u64) -> String {
-    match bytes {
-        0..=9_999 => format!("{bytes} bytes"),
-        10_000..=9_999_999 => format!("{} kB", bytes / 1000),
-        _ => format!("{} MB", bytes / 1_000_000),
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(crate) mod common_options;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod layers;
 pub(crate) mod line_editor;
@@ -57,8 +58,9 @@ use crate::cli::args::{
 use crate::cli::completions::{ManualError, completions, write_man_pages};
 use crate::cli::demo::{DemoError, run_demo};
 use crate::cli::doctor::run_doctor;
+use crate::cli::gc::collect_garbage;
 use crate::cli::init::{InitError, init};
-use crate::cli::layers::{collect_garbage, run_layers_command};
+use crate::cli::layers::run_layers_command;
 use crate::cli::run::run_wrapped;
 use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};

@@ -10,8 +10,8 @@ use ringfence_sandbox::RunProgramReply;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::CliError;
+use crate::cli::gc::collect_if_due;
 use crate::cli::layers::{decide_at_end, drop_layer, keep_allowed};
-
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
 use crate::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
@@ -25,6 +25,10 @@ pub(crate) struct RunOptions {
     /// The profile, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+    /// A toolchain, instead of those that files of the workspace choose (repeatable); `none` for none. Programs get its
+    /// caches with a layer over yours, and may reach the hosts of its registry.
+    #[arg(long, value_name = "NAME")]
+    toolchain: Vec<String>,
     /// What happens to the changes: `review` them at this terminal, `keep` what the policy allows, `drop` them, or keep
     /// them for `later`. Without a terminal, the default is `later`.
     #[arg(long, value_enum, value_name = "HOW")]
@@ -62,7 +66,7 @@ pub(crate) enum EndMode {
 }
 
 /// Parses a number of bytes with an optional suffix.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.trim_end_matches(['B', 'b', 'i']).char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),
         Some((at, 'M' | 'm')) => (&text[..at], 20),
@@ -79,9 +83,11 @@ pub(crate) fn run_wrapped(
     environment: &Environment,
     options: RunOptions,
 ) -> Result<u8, CliError> {
-    let RunOptions { profile, end, allow_host, memory, disk, processes, time, raw_terminal, command } = options;
+    let RunOptions { profile, toolchain, end, allow_host, memory, disk, processes, time, raw_terminal, command } =
+        options;
     let options = WrappedRunOptions {
         profile,
+        toolchains: toolchain,
         command,
         allowed_hosts: allow_host,
         memory,
@@ -109,8 +115,23 @@ pub(crate) fn run_wrapped(
         print_error(&format!("the program was ended: limit `{limit}` exceeded"));
     }
     let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
-    let Some(layer) = &reply.layer else { return Ok(code) };
-    print_error(&summary(&reply));
+    let kept = settings.clone();
+    decide(settings, environment, end, is_interactive, &reply)?;
+    // The person has decided, and the exit code is known.
+    collect_if_due(&kept);
+    Ok(code)
+}
+
+/// The end of a run: what happens to its layer.
+fn decide(
+    settings: AppSettings,
+    environment: &Environment,
+    end: Option<EndMode>,
+    is_interactive: bool,
+    reply: &RunProgramReply,
+) -> Result<(), CliError> {
+    let Some(layer) = &reply.layer else { return Ok(()) };
+    print_error(&summary(reply));
     let end = end.unwrap_or(if is_interactive { EndMode::Review } else { EndMode::Later });
     match end {
         EndMode::Review => drop(decide_at_end(settings, environment, layer)?),
@@ -120,7 +141,7 @@ pub(crate) fn run_wrapped(
             print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
         }
     }
-    Ok(code)
+    Ok(())
 }
 
 /// Makes the call, with the person's terminal and signals for the program.

@@ -1,4 +1,4 @@
-//! `[run]` of the config: bounds of wrapped programs, and the profiles that may be used.
+//! `[run]` of the config: bounds of wrapped programs, and the profiles and toolchains that may be used.
 //!
 //! A bound of the machine's owner is the most that anyone can have; one of the user is a default that the command line may
 //! replace.
@@ -17,6 +17,8 @@ use crate::config::limits::ConfigDuration;
 pub(crate) struct RunConfigSection {
     profiles: Option<BTreeSet<String>>,
     own_profiles: Option<bool>,
+    toolchains: Option<BTreeSet<String>>,
+    max_kept_bytes: Option<u64>,
     max_memory_bytes: Option<u64>,
     max_disk_bytes: Option<u64>,
     max_processes: Option<u64>,
@@ -28,8 +30,12 @@ pub(crate) struct RunConfigSection {
 pub struct WrappedProgramSettings {
     /// The profiles that may be used; all of them if it is not set.
     pub profiles: Option<BTreeSet<String>>,
-    /// Whether a user's files of profiles are read.
+    /// Whether a user's files of profiles and toolchains are read.
     pub own_profiles: bool,
+    /// The toolchains that may be used; all of them if it is not set.
+    pub toolchains: Option<BTreeSet<String>>,
+    /// Bytes of all layers, home directories and caches that are kept.
+    pub kept_bytes: ProgramBound,
     pub memory_bytes: ProgramBound,
     pub disk_bytes: ProgramBound,
     pub processes: ProgramBound,
@@ -56,19 +62,25 @@ impl WrappedProgramSettings {
     pub(crate) fn allows_profile(&self, name: &str) -> bool {
         self.profiles.as_ref().is_none_or(|allowed| allowed.contains(name))
     }
+
+    /// Whether the machine's owner lets this toolchain be used.
+    pub(crate) fn allows_toolchain(&self, name: &str) -> bool {
+        self.toolchains.as_ref().is_none_or(|allowed| allowed.contains(name))
+    }
 }
 
 /// The settings of both layers.
 pub(crate) fn merge_run(managed: &RunConfigSection, user: &RunConfigSection) -> WrappedProgramSettings {
     let bound = |of: fn(&RunConfigSection) -> Option<u64>| ProgramBound { most: of(managed), default: of(user) };
-    let of_user = user.profiles.clone();
-    let profiles = match (managed.profiles.clone(), of_user) {
-        (Some(most), Some(own)) => Some(most.intersection(&own).cloned().collect()),
-        (most, own) => most.or(own),
+    let both = |of: fn(&RunConfigSection) -> &Option<BTreeSet<String>>| match (of(managed), of(user)) {
+        (Some(most), Some(own)) => Some(most.intersection(own).cloned().collect()),
+        (most, own) => most.as_ref().or(own.as_ref()).cloned(),
     };
     WrappedProgramSettings {
-        profiles,
+        profiles: both(|section| &section.profiles),
         own_profiles: managed.own_profiles.or(user.own_profiles).unwrap_or(true),
+        toolchains: both(|section| &section.toolchains),
+        kept_bytes: bound(|section| section.max_kept_bytes),
         memory_bytes: bound(|section| section.max_memory_bytes),
         disk_bytes: bound(|section| section.max_disk_bytes),
         processes: bound(|section| section.max_processes),
@@ -102,5 +114,7 @@ mod tests {
         assert!(merged.allows_profile("claude"));
         assert!(!merged.allows_profile("codex") && !merged.allows_profile("none") && !merged.own_profiles);
         assert!(merge_run(&section(""), &section("")).allows_profile("mine"));
+        let closed = merge_run(&section("toolchains = []"), &section("toolchains = [\"node\"]"));
+        assert!(!closed.allows_toolchain("node") && merge_run(&section(""), &section("")).allows_toolchain("node"));
     }
 }

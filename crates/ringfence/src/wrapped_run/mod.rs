@@ -14,6 +14,7 @@ mod fuzz;
 mod output_filter;
 mod person_terminal;
 mod profile;
+mod profile_files;
 mod program_location;
 #[cfg(test)]
 mod relay_fixture;
@@ -23,9 +24,11 @@ mod relay_signals;
 mod relay_tests;
 pub(crate) mod review_screen;
 mod run_environment;
+mod run_toolchains;
 mod sequence_policy;
 mod terminal_modes;
 mod terminal_relay;
+mod toolchain_profile;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -54,12 +57,15 @@ use crate::process::program_launcher::ProgramLauncher;
 use crate::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
 use crate::wrapped_run::credentials::{CredentialError, RunCredentials};
 use crate::wrapped_run::person_terminal::PersonTerminal;
-use crate::wrapped_run::profile::{AgentProfile, ProfileError};
+use crate::wrapped_run::profile::{AgentProfile, NO_PROFILE};
+use crate::wrapped_run::profile_files::{ProfileError, not_allowed};
 use crate::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::wrapped_run::relay_signals::{SignalInbox, SignalThread};
 use crate::wrapped_run::run_environment::RunEnvironment;
+use crate::wrapped_run::run_toolchains::RunToolchains;
 use crate::wrapped_run::sequence_policy::FilterOptions;
 use crate::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
+use crate::wrapped_run::toolchain_profile::{ToolchainChoice, ToolchainProfile};
 
 /// Where every jail finds certificates to trust.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -79,6 +85,8 @@ const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 #[derive(Debug)]
 pub(crate) struct WrappedRunOptions {
     pub(crate) profile: Option<String>,
+    /// Names of toolchains, instead of those that the workspace chooses.
+    pub(crate) toolchains: Vec<String>,
     pub(crate) command: Vec<OsString>,
     /// Hosts, each with a port if it is not 443.
     pub(crate) allowed_hosts: Vec<String>,
@@ -153,6 +161,8 @@ impl WrappedRun {
             toolchains: &toolchains,
         };
         let location = search.find(named)?;
+        let wanted_toolchains = find_toolchains(&options, &workspace, &settings, environment)?;
+        let run_toolchains = RunToolchains::new(&wanted_toolchains, &search, environment);
         let launcher = ProgramLauncher::new(&settings, environment);
         let own =
             profile.credentials.iter().filter(|known| !settings.credentials.iter().any(|set| set.name == known.name));
@@ -161,6 +171,11 @@ impl WrappedRun {
         let identity = person_git_identity(environment);
         let mut run = RunEnvironment::new(&profile, &credentials, environment, &identity, &workspace);
         let interceptor = intercept(credentials, &settings, &mut run)?;
+        run.notes.extend(run_toolchains.notes);
+        // The agent's profile says more than that of a toolchain.
+        for (name, value) in run_toolchains.variables {
+            run.variables.entry(name).or_insert(value);
+        }
         let mut hosts: Vec<String> = profile.hosts.clone();
         hosts.extend(wanted.iter().flat_map(|credential| credential.hosts.clone()));
         hosts.extend(options.allowed_hosts.iter().cloned());
@@ -183,8 +198,10 @@ impl WrappedRun {
             env: run.variables,
             files: run.files,
             home_files: run.home_files,
-            toolchains: location.packages,
+            toolchains: location.packages.into_iter().chain(run_toolchains.programs).collect(),
             hosts,
+            host_groups: run_toolchains.host_groups,
+            caches: run_toolchains.caches,
             limits: limits(&options, &settings),
             io,
             is_running: Arc::clone(&is_running),
@@ -230,11 +247,31 @@ fn find_profile(
 ) -> Result<AgentProfile, ProfileError> {
     let without_own = (!settings.wrapped.own_profiles).then(|| Environment { config: None, ..environment.clone() });
     let profile = AgentProfile::find(named, program, without_own.as_ref().unwrap_or(environment))?;
-    let allowed = settings.wrapped.profiles.iter().flatten().map(|name| format!("`{name}`")).collect::<Vec<_>>();
     match settings.wrapped.allows_profile(&profile.name) {
         true => Ok(profile),
-        false => Err(ProfileError::NotAllowed(profile.name, allowed.join(", "))),
+        false => Err(not_allowed::<AgentProfile>(&profile.name, settings.wrapped.profiles.as_ref())),
     }
+}
+
+/// The toolchains of a run: those of the command line, else those that the workspace has files of. Who asks for no profile
+/// gets no hosts, so no toolchain either.
+fn find_toolchains(
+    options: &WrappedRunOptions,
+    workspace: &Path,
+    settings: &AppSettings,
+    environment: &Environment,
+) -> Result<Vec<ToolchainProfile>, ProfileError> {
+    let without_own = (!settings.wrapped.own_profiles).then(|| Environment { config: None, ..environment.clone() });
+    let current = std::fs::canonicalize(&environment.current).unwrap_or_else(|_| environment.current.clone());
+    // From the workspace down to where the person is.
+    let between = current.ancestors().filter(|directory| *directory != workspace && directory.starts_with(workspace));
+    let directories: Vec<&Path> = std::iter::once(workspace).chain(between).collect();
+    let choice = match (options.toolchains.as_slice(), options.profile.as_deref()) {
+        ([], Some(NO_PROFILE)) => ToolchainChoice::Named(&[]),
+        ([], _) => ToolchainChoice::ByFiles(&directories),
+        (named, _) => ToolchainChoice::Named(named),
+    };
+    ToolchainProfile::find(choice, &settings.wrapped, without_own.as_ref().unwrap_or(environment))
 }
 
 /// The reply of the call, as a value.

@@ -1,37 +1,19 @@
 //! Profiles of wrapped programs: data about an agent, such as its hosts, its keys and the files that it starts with.
 //!
-//! A profile of the machine's owner holds over one of the user, and both over the ones that are compiled in. A profile
-//! grants nothing that policy denies.
+//! A profile grants nothing that policy denies.
 //!
-//! Not here: using it (`mod.rs`).
+//! Not here: its file (`profile_files.rs`), toolchains (`toolchain_profile.rs`), and using it (`mod.rs`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::codec::io_text::IoText;
 use crate::config::Environment;
-use crate::config::MAX_FILE_BYTES;
 use crate::config::credentials::CredentialSetting;
-use crate::config::strict_modes::{UnsafePermissionsError, check_config};
+use crate::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, load_file, unknown};
 
 /// The profile of a program that has none: no hosts, no keys, an empty home directory.
 pub(crate) const NO_PROFILE: &str = "none";
-
-/// Profiles that are compiled in, by name.
-const EMBEDDED_PROFILES: [(&str, &str); 7] = [
-    ("aider", include_str!("profiles/aider.toml")),
-    ("claude", include_str!("profiles/claude.toml")),
-    ("codex", include_str!("profiles/codex.toml")),
-    ("crush", include_str!("profiles/crush.toml")),
-    ("gemini", include_str!("profiles/gemini.toml")),
-    ("goose", include_str!("profiles/goose.toml")),
-    ("opencode", include_str!("profiles/opencode.toml")),
-];
-
-/// Directory of profiles in a config directory.
-const PROFILES_DIRECTORY: &str = "profiles";
 
 /// Data about one agent.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -72,19 +54,31 @@ pub(crate) struct ProfileHome {
     pub(crate) files: BTreeMap<String, String>,
 }
 
-/// A profile that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ProfileError {
-    #[error("unknown profile `{name}`; available: {known}")]
-    Unknown { name: String, known: String },
-    #[error("the machine's managed config does not allow the profile `{0}`; it allows {1}")]
-    NotAllowed(String, String),
-    #[error("cannot read the profile `{name}`: {}", IoText(.source))]
-    Read { name: String, source: std::io::Error },
-    #[error(transparent)]
-    Unsafe(#[from] UnsafePermissionsError),
-    #[error("invalid profile `{name}`: {problem}")]
-    Invalid { name: String, problem: String },
+impl ProfileData for AgentProfile {
+    const KIND: &'static str = "profile";
+    const DIRECTORY: &'static str = "profiles";
+    const EMBEDDED: &'static [(&'static str, &'static str)] = &[
+        ("aider", include_str!("profiles/aider.toml")),
+        ("claude", include_str!("profiles/claude.toml")),
+        ("codex", include_str!("profiles/codex.toml")),
+        ("crush", include_str!("profiles/crush.toml")),
+        ("gemini", include_str!("profiles/gemini.toml")),
+        ("goose", include_str!("profiles/goose.toml")),
+        ("opencode", include_str!("profiles/opencode.toml")),
+    ];
+
+    fn complete(&mut self, name: &str, environment: &Environment) -> Result<(), String> {
+        name.clone_into(&mut self.name);
+        self.credentials.iter().try_for_each(|credential| credential.check(environment.home.as_deref()))?;
+        if let Some(path) = self.home.copy.iter().chain(self.home.files.keys()).find(|path| !is_below(path)) {
+            return Err(format!("`{path}` must be a path below the home directory, such as `.config/agent`"));
+        }
+        let is_plain = |path: &str| path.strip_prefix('/').is_some_and(is_below);
+        match self.files.keys().find(|path| !is_plain(path)) {
+            Some(path) => Err(format!("`{path}` must be an absolute path without `..`")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl AgentProfile {
@@ -92,25 +86,17 @@ impl AgentProfile {
     pub(crate) fn find(name: Option<&str>, program: &str, environment: &Environment) -> Result<Self, ProfileError> {
         match name {
             Some(NO_PROFILE) => Ok(Self { name: NO_PROFILE.to_owned(), ..Self::default() }),
-            Some(name) => Self::load(name, environment)?.ok_or_else(|| ProfileError::Unknown {
-                name: name.to_owned(),
-                known: EMBEDDED_PROFILES
-                    .iter()
-                    .map(|(name, _)| *name)
-                    .chain([NO_PROFILE])
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            }),
+            Some(name) => load(name, environment)?.ok_or_else(|| unknown::<Self>(name)),
             None => Self::for_program(program, environment),
         }
     }
 
     fn for_program(program: &str, environment: &Environment) -> Result<Self, ProfileError> {
-        if let Some(own) = Self::load_file(program, environment)? {
+        if let Some(own) = load_file(program, environment)? {
             return Ok(own);
         }
-        for (name, _) in EMBEDDED_PROFILES {
-            if let Some(profile) = Self::load(name, environment)?
+        for (name, _) in Self::EMBEDDED {
+            if let Some(profile) = load::<Self>(name, environment)?
                 && profile.programs.iter().any(|known| known == program)
             {
                 return Ok(profile);
@@ -118,72 +104,12 @@ impl AgentProfile {
         }
         Ok(Self { name: NO_PROFILE.to_owned(), ..Self::default() })
     }
-
-    fn load(name: &str, environment: &Environment) -> Result<Option<Self>, ProfileError> {
-        if let Some(own) = Self::load_file(name, environment)? {
-            return Ok(Some(own));
-        }
-        let embedded = EMBEDDED_PROFILES.iter().find(|(known, _)| *known == name);
-        embedded.map(|(name, text)| Self::parse(name, text, environment)).transpose()
-    }
-
-    /// From the config directory of the machine's owner, else of the user.
-    fn load_file(name: &str, environment: &Environment) -> Result<Option<Self>, ProfileError> {
-        let is_plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-        if !is_plain {
-            return Ok(None);
-        }
-        for directory in std::iter::once(&environment.managed).chain(&environment.config) {
-            let file = directory.join(PROFILES_DIRECTORY).join(format!("{name}.toml"));
-            if let Some(text) = read_profile(name, &file)? {
-                return Self::parse(name, &text, environment).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
-    fn parse(name: &str, text: &str, environment: &Environment) -> Result<Self, ProfileError> {
-        let invalid = |problem: String| ProfileError::Invalid { name: name.to_owned(), problem };
-        let mut profile: Self = toml::from_str(text).map_err(|error| invalid(error.message().to_owned()))?;
-        profile.name = name.to_owned();
-        for credential in &profile.credentials {
-            credential.check(environment.home.as_deref()).map_err(invalid)?;
-        }
-        let relative = profile.home.copy.iter().chain(profile.home.files.keys());
-        if let Some(path) = relative.into_iter().find(|path| !is_below(path)) {
-            return Err(invalid(format!("`{path}` must be a path below the home directory, such as `.config/agent`")));
-        }
-        if let Some(path) =
-            profile.files.keys().find(|path| path.strip_prefix('/').is_none_or(|below| !is_below(below)))
-        {
-            return Err(invalid(format!("`{path}` must be an absolute path without `..`")));
-        }
-        Ok(profile)
-    }
-}
-
-/// Whether a path has plain names only.
-fn is_below(path: &str) -> bool {
-    !path.is_empty() && path.split('/').all(|name| !matches!(name, "" | "." | ".."))
-}
-
-fn read_profile(name: &str, file: &Path) -> Result<Option<String>, ProfileError> {
-    let failed = |source| ProfileError::Read { name: name.to_owned(), source };
-    match std::fs::metadata(file) {
-        Ok(found) if found.len() > MAX_FILE_BYTES => Err(failed(std::io::Error::other("the file is too large"))),
-        Ok(_) => {
-            check_config(file)?;
-            std::fs::read_to_string(file).map(Some).map_err(failed)
-        }
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            Ok(None)
-        }
-        Err(error) => Err(failed(error)),
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn environment(directory: &Path) -> Environment {
@@ -200,11 +126,11 @@ mod tests {
     fn every_embedded_profile_is_valid_and_chosen_by_its_programs() {
         let directory = tempfile::tempdir().unwrap();
         let environment = environment(directory.path());
-        for (name, _) in EMBEDDED_PROFILES {
+        for (name, _) in AgentProfile::EMBEDDED {
             let profile = AgentProfile::find(Some(name), "", &environment).unwrap();
-            assert_eq!(profile.name, name);
+            assert_eq!(profile.name, *name);
             for program in &profile.programs {
-                assert_eq!(AgentProfile::find(None, program, &environment).unwrap().name, name);
+                assert_eq!(AgentProfile::find(None, program, &environment).unwrap().name, *name);
             }
             // A key goes only to a host that the profile allows.
             for credential in &profile.credentials {

@@ -80,6 +80,11 @@ impl ProgramSearch<'_> {
         Ok(ProgramLocation { path, packages })
     }
 
+    /// Whether a toolchain that the jail shows has this program.
+    pub(crate) fn is_in_toolchain(&self, program: &str) -> bool {
+        self.toolchains.iter().flat_map(|toolchain| &toolchain.path).any(|path| is_executable(&path.join(program)))
+    }
+
     /// Whether a directory holds more than programs: the home directory and the workspace are below it.
     fn is_private(&self, root: &Path) -> bool {
         root.parent().is_none() || self.home.starts_with(root) || self.workspace.starts_with(root)

@@ -142,7 +142,7 @@ fn placed(path: &str, contents: &[u8]) -> PlacedFile {
 }
 
 /// Whether a name is the pattern, or begins with it up to its star.
-fn matches_name(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches_name(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
         None => pattern == name,

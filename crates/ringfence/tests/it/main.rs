@@ -70,3 +70,4 @@ mod undo;
 mod web;
 mod workflow_runs;
 mod wrapped_run;
+mod wrapped_toolchains;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -23,6 +24,8 @@ pub(crate) struct RegistryServer {
     served: Served,
     /// Paths of the requests.
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
+    /// Whether files may be used from a cache without a request.
+    pub(crate) is_cacheable: Arc<AtomicBool>,
 }
 
 /// An entry of an archive.
@@ -55,14 +58,15 @@ impl RegistryServer {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let (at, served, requests) = (listener.local_addr().unwrap(), Served::default(), Arc::default());
-        let (files, seen) = (Arc::clone(&served), Arc::clone(&requests));
+        let is_cacheable: Arc<AtomicBool> = Arc::default();
+        let (files, seen, cacheable) = (Arc::clone(&served), Arc::clone(&requests), Arc::clone(&is_cacheable));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (files, seen) = (Arc::clone(&files), Arc::clone(&seen));
-                std::thread::spawn(move || answer(stream, &files, &seen));
+                let (files, seen, cacheable) = (Arc::clone(&files), Arc::clone(&seen), Arc::clone(&cacheable));
+                std::thread::spawn(move || answer(stream, &files, &seen, cacheable.load(Ordering::Relaxed)));
             }
         });
-        let server = Self { at, served, requests };
+        let server = Self { at, served, requests, is_cacheable };
         let download = json!({"dl": server.url("cargo/dl"), "api": server.url("cargo")});
         server.put("/cargo/index/config.json", download.to_string());
         server
@@ -169,7 +173,12 @@ impl RegistryServer {
     }
 }
 
-fn answer(mut stream: TcpStream, served: &Mutex<BTreeMap<String, Vec<u8>>>, seen: &Mutex<Vec<String>>) {
+fn answer(
+    mut stream: TcpStream,
+    served: &Mutex<BTreeMap<String, Vec<u8>>>,
+    seen: &Mutex<Vec<String>>,
+    is_cacheable: bool,
+) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut first = String::new();
     if reader.read_line(&mut first).is_err() {
@@ -191,8 +200,9 @@ fn answer(mut stream: TcpStream, served: &Mutex<BTreeMap<String, Vec<u8>>>, seen
         _ => "application/json",
     };
     let body = found.unwrap_or_else(|| b"{}".to_vec());
+    let cache = if is_cacheable { "Cache-Control: max-age=86400\r\n" } else { "" };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{cache}Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     let body = if method == "HEAD" { &[] } else { body.as_slice() };

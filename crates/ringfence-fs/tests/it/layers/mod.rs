@@ -149,7 +149,7 @@ impl LayerFixture {
 }
 
 fn description() -> LayerDescription {
-    LayerDescription { program: "agent".to_owned(), profile: "agent".to_owned(), home_files: Vec::new() }
+    LayerDescription { program: "agent".to_owned(), profile: "agent".to_owned(), ..LayerDescription::default() }
 }
 
 fn layers_of(world: &FsFixture) -> PathBuf {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use ringfence_fs::{LayerCollectionMode, LayerState, LayerStore, LayerStoreEntryKind};
+use ringfence_fs::{LayerCollectionMode, LayerCollectionPolicy, LayerState, LayerStore, LayerStoreEntryKind};
 use ringfence_kernel::{ErrorKind, HomeFile, LayerDescription, LayerSummary};
 use serde_json::json;
 
@@ -177,6 +177,27 @@ fn runs_of_a_profile_share_a_home_and_two_at_once_do_not() {
     }
 }
 
+/// What a collection leaves that removes only what is older than this.
+fn policy(age: Duration) -> LayerCollectionPolicy {
+    LayerCollectionPolicy { keep_homes: age, keep_caches: age, max_bytes: u64::MAX }
+}
+
+const DAY: Duration = Duration::from_hours(24);
+
+fn with_caches(caches: &[&str]) -> LayerDescription {
+    LayerDescription { caches: caches.iter().map(PathBuf::from).collect(), ..description() }
+}
+
+/// Says that a kept directory was last used so many days ago.
+fn age(directory: &std::path::Path, days: u32) {
+    let about = directory.join("about.json");
+    let mut record: serde_json::Value = serde_json::from_str(&fs::read_to_string(&about).unwrap()).unwrap();
+    record["used"] = json!(0);
+    fs::write(&about, record.to_string()).unwrap();
+    let lock = fs::File::options().write(true).open(directory.join("lock")).unwrap();
+    lock.set_modified(SystemTime::now() - DAY * days).unwrap();
+}
+
 #[test]
 fn a_collection_never_removes_an_undecided_layer() {
     let layer = LayerFixture::new(&[("a", "a")]);
@@ -192,18 +213,121 @@ fn a_collection_never_removes_an_undecided_layer() {
     use LayerStoreEntryKind::{Home, Layer, Remains};
     assert_eq!(kinds, [Layer(LayerState::Ended), Layer(LayerState::Running), Home, Home, Remains]);
     assert!(usage[0].bytes >= 5);
-    let day = Duration::from_secs(24 * 60 * 60);
-    let names = |mode, age| -> Vec<LayerStoreEntryKind> {
-        store.collect(age, mode).unwrap().into_iter().map(|entry| entry.kind).collect()
+    let collect = |mode, policy: LayerCollectionPolicy| -> Vec<LayerStoreEntryKind> {
+        store.collect(&policy, mode).unwrap().removed.into_iter().map(|entry| entry.kind).collect()
     };
-    assert_eq!(names(LayerCollectionMode::DryRun, day), [Remains]);
+    let all = || LayerCollectionPolicy { max_bytes: 0, ..policy(Duration::ZERO) };
+    assert_eq!(collect(LayerCollectionMode::DryRun, policy(DAY)), [Remains]);
     // A home with a program is not idle.
-    assert_eq!(names(LayerCollectionMode::DryRun, Duration::ZERO), [Home, Remains]);
+    assert_eq!(collect(LayerCollectionMode::DryRun, all()), [Home, Remains]);
     assert_eq!(store.usage().unwrap(), usage);
-    assert_eq!(names(LayerCollectionMode::Remove, Duration::ZERO), [Home, Remains]);
+    let collected = store.collect(&all(), LayerCollectionMode::Remove).unwrap();
+    assert_eq!(collected.removed.iter().map(|entry| entry.kind).collect::<Vec<_>>(), [Home, Remains]);
+    assert_eq!(collected.left.len(), 3);
+    assert!(collected.bytes_left() >= 5, "the layer is beyond the bound, and stays");
     drop(running);
-    assert_eq!(names(LayerCollectionMode::Remove, Duration::ZERO), [Home]);
+    assert_eq!(collect(LayerCollectionMode::Remove, all()), [Home]);
     assert_eq!(listed_states(&layer.world), ["ended", "interrupted"]);
     layer.keep_paths(&["a"]);
     assert_eq!(layer.world.read("a"), "12345");
+}
+
+#[test]
+fn runs_of_a_profile_share_cache_layers_and_two_at_once_do_not() {
+    let world = FsFixture::in_memory(setup());
+    let about = with_caches(&[".npm/_cacache", ".cache/pip"]);
+    let first = create_layer(&world, &about).unwrap();
+    assert_eq!(first.caches().len(), 2);
+    let names = || {
+        let entries = fs::read_dir(world.host_path().join("state/caches")).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let one = names();
+    assert_eq!(one.len(), 2);
+    let upper = world.host_path().join("state/caches").join(&one[0]).join("upper");
+    fs::write(upper.join("package"), "downloaded").unwrap();
+    let second = create_layer(&world, &about).unwrap();
+    assert_eq!(names().len(), 4, "the second run has layers of its own");
+    drop((first, second));
+    let third = create_layer(&world, &about).unwrap();
+    assert_eq!(names().len(), 4);
+    assert_eq!(fs::read_to_string(upper.join("package")).unwrap(), "downloaded");
+    drop(third);
+    // Another profile does not see what this one downloaded.
+    drop(create_layer(&world, &LayerDescription { profile: "other".to_owned(), ..about.clone() }).unwrap());
+    assert_eq!(names().len(), 6);
+    let usage = LayerStore::new(&world.host_path().join("state")).usage().unwrap();
+    let mut caches: Vec<(String, String)> = usage
+        .into_iter()
+        .filter(|entry| entry.kind == LayerStoreEntryKind::Cache)
+        .map(|entry| (entry.program, entry.path))
+        .collect();
+    caches.sort();
+    caches.dedup();
+    let expected = [("agent", ".cache/pip"), ("agent", ".npm/_cacache"), ("other", ".cache/pip")];
+    assert_eq!(caches[..3], expected.map(|(profile, path)| (profile.to_owned(), path.to_owned())));
+}
+
+#[test]
+fn old_caches_go_and_beyond_the_bound_those_that_were_not_used_for_longest() {
+    let world = FsFixture::in_memory(setup());
+    let caches = world.host_path().join("state/caches");
+    let make = |profile: &str, days: u32| {
+        let about = LayerDescription { profile: profile.to_owned(), ..with_caches(&[".npm/_cacache"]) };
+        drop(create_layer(&world, &about).unwrap());
+        let made = fs::read_dir(&caches).unwrap().map(|entry| entry.unwrap().path());
+        let made = made.into_iter().find(|path| {
+            let text = fs::read_to_string(path.join("about.json")).unwrap();
+            text.contains(&format!("\"profile\":\"{profile}\""))
+        });
+        fs::write(made.as_ref().unwrap().join("upper/data"), vec![1; 1000]).unwrap();
+        age(&made.unwrap(), days);
+    };
+    for (profile, days) in [("a", 40), ("b", 20), ("c", 10), ("d", 5)] {
+        make(profile, days);
+    }
+    // The running one is not removed, however old it is.
+    let running = {
+        let about = LayerDescription { profile: "d".to_owned(), ..with_caches(&[".npm/_cacache"]) };
+        create_layer(&world, &about).unwrap()
+    };
+    let store = LayerStore::new(&world.host_path().join("state"));
+    let removed = |max_bytes, mode| -> Vec<String> {
+        let policy = LayerCollectionPolicy { keep_homes: DAY * 365, keep_caches: DAY * 30, max_bytes };
+        let collection = store.collect(&policy, mode).unwrap();
+        let caches = collection.removed.into_iter().filter(|entry| entry.kind == LayerStoreEntryKind::Cache);
+        caches.map(|entry| entry.program).collect()
+    };
+    assert_eq!(removed(u64::MAX, LayerCollectionMode::DryRun), ["a"]);
+    let all: u64 = store.usage().unwrap().iter().map(|entry| entry.bytes).sum();
+    // Without the oldest it is 1000 bytes and some more too much.
+    assert_eq!(removed(all - 2000, LayerCollectionMode::DryRun), ["a", "b"]);
+    assert_eq!(removed(all - 2000, LayerCollectionMode::Remove), ["a", "b"]);
+    assert_eq!(removed(0, LayerCollectionMode::Remove), ["c"]);
+    drop(running);
+    assert_eq!(removed(0, LayerCollectionMode::Remove), ["d"]);
+}
+
+#[test]
+fn a_collection_that_is_not_asked_for_is_made_once_a_day() {
+    let world = FsFixture::in_memory(setup());
+    let state = world.host_path().join("state");
+    let remains = || {
+        fs::create_dir_all(layers_of(&world).join("decided-l-0/upper")).unwrap();
+        fs::set_permissions(layers_of(&world).join("decided-l-0"), fs::Permissions::from_mode(0o700)).unwrap();
+    };
+    drop(create_layer(&world, &description()).unwrap());
+    let store = LayerStore::new(&state);
+    remains();
+    let removed = || store.collect_if_due(&policy(DAY), DAY).unwrap().map(|collection| collection.removed.len());
+    assert_eq!(removed(), Some(1));
+    remains();
+    assert_eq!(removed(), None);
+    let stamp = fs::File::options().write(true).open(state.join("collected")).unwrap();
+    stamp.set_modified(SystemTime::now() - DAY * 2).unwrap();
+    assert_eq!(removed(), Some(1));
+    remains();
+    assert_eq!(removed(), None);
 }
