@@ -28,7 +28,10 @@ mod undo;
 pub use fence::{Fence, FenceError, FenceOptions, HostFile, MountSpec, ResolverBackend, WorkspacePath};
 pub use guard::{ChangeRule, GuardedChange};
 pub use mount::{JournalMode, RunStateMount};
-pub use overlay::{LayerCollectionMode, LayerState, LayerStore, LayerStoreEntry, LayerStoreEntryKind};
+pub use overlay::{
+    LayerBranch, LayerBranchContents, LayerCollectionMode, LayerItemChoice, LayerSelection, LayerState, LayerStore,
+    LayerStoreEntry, LayerStoreEntryKind, StagedBranch,
+};
 pub use path::name::NameRule;
 pub use path::workspace::{
     HostPaths, WorkspaceDiscovery, WorkspaceResolveError, discover_workspace, find_workspace, real_path, resolve_mount,

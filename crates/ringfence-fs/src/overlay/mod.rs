@@ -13,6 +13,7 @@ mod committed_secrets;
 mod compare;
 mod group;
 mod ignored_trees;
+mod layer_branch;
 mod layer_changes;
 mod layer_collection;
 mod layer_home;
@@ -46,10 +47,12 @@ use ringfence_kernel::{
 
 use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
+pub use self::layer_branch::{LayerBranch, LayerBranchContents, StagedBranch};
 pub use self::layer_collection::{LayerCollectionMode, LayerStoreEntry, LayerStoreEntryKind};
-pub(crate) use self::layer_keep::{LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerSelection};
+pub use self::layer_keep::{LayerItemChoice, LayerSelection};
+pub(crate) use self::layer_keep::{LayerKeep, LayerKeepOutcome};
 pub(crate) use self::layer_review::{LayerReview, LayerReviewPlan, ListedLayerEntry, list_layers};
-pub(crate) use self::layer_store::LayerDrop;
+pub(crate) use self::layer_store::{LayerDrop, check_person};
 pub use self::layer_store::{LayerState, LayerStore};
 use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;

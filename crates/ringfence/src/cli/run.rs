@@ -10,7 +10,7 @@ use ringfence_sandbox::RunProgramReply;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::CliError;
-use crate::cli::layers::{decide_at_end, drop_layer, keep_allowed};
+use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed};
 
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
@@ -25,8 +25,8 @@ pub(crate) struct RunOptions {
     /// The profile, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// What happens to the changes: `review` them at this terminal, `keep` what the policy allows, `drop` them, or keep
-    /// them for `later`. Without a terminal, the default is `later`.
+    /// What happens to the changes: `review` them at this terminal, `keep` what the policy allows, commit that to a
+    /// `branch`, `drop` them, or keep them for `later`. Without a terminal, the default is `later`.
     #[arg(long, value_enum, value_name = "HOW")]
     end: Option<EndMode>,
     /// Let the program reach this host (repeatable).
@@ -57,6 +57,7 @@ pub(crate) struct RunOptions {
 pub(crate) enum EndMode {
     Review,
     Keep,
+    Branch,
     Drop,
     Later,
 }
@@ -115,6 +116,7 @@ pub(crate) fn run_wrapped(
     match end {
         EndMode::Review => drop(decide_at_end(settings, environment, layer)?),
         EndMode::Keep => drop(keep_allowed(settings, environment, layer)?),
+        EndMode::Branch => drop(branch_allowed(settings, environment, layer)?),
         EndMode::Drop => drop(drop_layer(settings, environment, layer)?),
         EndMode::Later => {
             print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
