@@ -2,7 +2,7 @@
 //!
 //! A repository's settings name programs that git runs: hooks, filters, drivers, monitors. The reading tools give git other
 //! settings, so that none of them runs. A commit runs them in the jail, since a commit without its hooks is another commit,
-//! and the policy decides about what they and git changed.
+//! and the policy decides about what they and git changed. A person also commits changes of a wrapped program's layer.
 //!
 //! Not here: running a program (`ringfence-sandbox`), and which files of a repository are data (`ringfence-fs`).
 
@@ -11,6 +11,7 @@ mod config;
 mod courier;
 mod diff;
 mod fetch;
+mod layer_branch;
 mod log;
 mod output_filter;
 mod patch_diff;
@@ -56,5 +57,6 @@ pub fn register(registry: &mut ToolRegistry, setup: GitSetup) -> Result<(), Dupl
     log::register(registry, &git)?;
     commit::register(registry, &git)?;
     fetch::register(registry, &git)?;
-    push::register(registry, &git)
+    push::register(registry, &git)?;
+    layer_branch::register(registry, &git)
 }

@@ -12,12 +12,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfence_kernel::{
-    CallContext, CallLimits, ErrorKind, PolicyAction, PolicyResource, ResourceAccess, ToolError, ToolPhaseResult,
+    CallContext, CallLimits, ErrorKind, ExposedDir, PolicyAction, PolicyResource, ResourceAccess, ToolError,
+    ToolPhaseResult,
 };
-use ringfence_sandbox::{JailFile, JailProgram, ProgramChanges, ProgramPhase, ProgramReport};
+use ringfence_sandbox::{JailFile, JailProgram, OutputStream, ProgramChanges, ProgramPhase, ProgramReport};
 
 use crate::GitSetup;
-use crate::config::{MAX_CONFIG_BYTES, reading_config, remote_url};
+use crate::config::{GitIdentity, MAX_CONFIG_BYTES, reading_config, remote_url};
 use crate::remote::{RemoteUrl, check_name};
 
 /// Where the jail has the workspace.
@@ -29,6 +30,9 @@ const MASKED_FOR_READING: [&str; 5] = ["hooks", "info/attributes", "config.workt
 
 /// Where the history of a repository ends. Without it a history that is not here is an error, and none is left out.
 const SHALLOW: &str = "shallow";
+
+/// Most bytes of a list of paths.
+const MAX_LIST_BYTES: u64 = 64 << 20;
 
 /// Variables of every git.
 const VARIABLES: [&str; 3] = ["GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"];
@@ -235,22 +239,88 @@ impl GitRunner {
         files: Vec<JailFile>,
         cx: &CallContext<'_>,
     ) -> Result<ProgramPhase, ToolError> {
+        let program = JailProgram { changes: ProgramChanges::KeepTogether, ..self.script(target, script, files)? };
+        self.run_all_or_nothing(&program, None, cx)
+    }
+
+    /// The same for commits of this author, with a directory to read beside the workspace. Standard output is data.
+    pub(crate) fn store_beside(
+        &self,
+        target: &GitTarget,
+        script: &str,
+        (files, author, directory): (Vec<JailFile>, &GitIdentity, ExposedDir),
+        cx: &CallContext<'_>,
+    ) -> Result<ProgramPhase, ToolError> {
+        let named = [("NAME", &author.name), ("EMAIL", &author.email)].into_iter();
+        let env = named.flat_map(|(what, value)| {
+            let of = |role: &str| Some((format!("GIT_{role}_{what}"), value.clone()?));
+            [of("AUTHOR"), of("COMMITTER")].into_iter().flatten()
+        });
+        let program = JailProgram {
+            env: env.collect(),
+            changes: ProgramChanges::KeepTogether,
+            timeout: Some(cx.limits.longest_run_time),
+            max_output: Some(MAX_LIST_BYTES),
+            data_stream: Some(OutputStream::Stdout),
+            ..self.script(target, script, files)?
+        };
+        self.run_all_or_nothing(&program, Some(directory), cx)
+    }
+
+    /// Runs a script of git commands that read. Its exit code is for the caller, and standard output is data.
+    pub(crate) fn probe(
+        &self,
+        target: &GitTarget,
+        script: &str,
+        cx: &CallContext<'_>,
+    ) -> Result<ProgramReport, ToolError> {
+        let program = JailProgram {
+            max_output: Some(MAX_LIST_BYTES),
+            data_stream: Some(OutputStream::Stdout),
+            ..self.script(target, script, Vec::new())?
+        };
+        match self.setup.runner.run_program(&program, cx)? {
+            ToolPhaseResult::Done(report) => Ok(report),
+            ToolPhaseResult::FollowUp(left) => Err(left.prepared.discard(wrote_error())),
+        }
+    }
+
+    /// The author of commits: as the repository says, else the person.
+    pub(crate) fn author(&self, target: &GitTarget) -> Result<GitIdentity, ToolError> {
+        if self.setup.fence.read(&target.file_path("HEAD"), MAX_CONFIG_BYTES)?.is_none() {
+            return Err(no_repository());
+        }
+        let author = GitIdentity::from_config(&self.config(target)?).or(self.setup.identity.clone());
+        if author.name.is_some() && author.email.is_some() {
+            return Ok(author);
+        }
+        let message = "git does not know your name and mail address";
+        let hint = "set them with `git config --global user.name` and `git config --global user.email`";
+        Err(ToolError::new(ErrorKind::Unavailable, message).hint(hint))
+    }
+
+    /// A script without the repository's config and hooks.
+    fn script(&self, target: &GitTarget, script: &str, files: Vec<JailFile>) -> Result<JailProgram, ToolError> {
         let mut directory = OsString::from("GIT_DIR=");
         directory.push(target.jail_directory());
         directory.push("/.git/");
         let words = std::iter::once("env").chain(VARIABLES).chain(READING_VARIABLES).map(OsString::from);
         let mut program = JailProgram {
             argv: words.chain([directory]).chain(["sh", "-c", script].map(OsString::from)).collect(),
-            changes: ProgramChanges::KeepTogether,
             ..self.masked_program(target)?
         };
         program.files.extend(files);
-        self.run_all_or_nothing(&program, cx)
+        Ok(program)
     }
 
     /// Runs a program, and keeps nothing if it fails.
-    fn run_all_or_nothing(&self, program: &JailProgram, cx: &CallContext<'_>) -> Result<ProgramPhase, ToolError> {
-        match self.setup.runner.run_program(program, cx)? {
+    fn run_all_or_nothing(
+        &self,
+        program: &JailProgram,
+        beside: Option<ExposedDir>,
+        cx: &CallContext<'_>,
+    ) -> Result<ProgramPhase, ToolError> {
+        match self.setup.runner.run_program_beside(program, beside, cx)? {
             ToolPhaseResult::Done(report) if report.exit_code() != 0 => {
                 let error = git_error(&report).hint("nothing was changed");
                 Err(report.into_error(error))
@@ -287,7 +357,7 @@ impl GitRunner {
             changes: ProgramChanges::KeepTogether,
             ..JailProgram::default()
         };
-        self.run_all_or_nothing(&program, cx)
+        self.run_all_or_nothing(&program, None, cx)
     }
 }
 
@@ -312,7 +382,7 @@ fn wrote_error() -> ToolError {
 }
 
 /// The error for a git that failed.
-fn git_error(report: &ProgramReport) -> ToolError {
+pub(crate) fn git_error(report: &ProgramReport) -> ToolError {
     let mut said = report.stderr().lines().chain(report.stdout().lines());
     let line = said.clone().find_map(|line| line.strip_prefix("fatal: ").or(line.strip_prefix("error: ")));
     let line = line.or(said.rfind(|line| !line.trim().is_empty())).unwrap_or("git failed without a message");
@@ -330,7 +400,7 @@ fn git_error(report: &ProgramReport) -> ToolError {
     }
 }
 
-fn no_repository() -> ToolError {
+pub(crate) fn no_repository() -> ToolError {
     let message = "no git repository found there: `.git` is not a directory, or a link to one";
     ToolError::new(ErrorKind::NotFound, message).hint("name the directory of a repository in `repo`, or run `git init`")
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
-    CODE_MOUNT, CallContext, ChangeGroup, ChangeGroupDecision, ChangedPath, EgressChannel, ErrorKind, FollowUpMode,
-    FollowUpPlan, PolicyAction, PolicyResource, Preview, ProgressUpdate, ResourceAccess, ReviewRequirement,
-    Sensitivity, Taint, Ticket, ToolError, ToolPhaseResult, WorkspaceChanges, WorkspaceView,
+    CODE_MOUNT, CallContext, ChangeGroup, ChangeGroupDecision, ChangedPath, EgressChannel, ErrorKind, ExposedDir,
+    FollowUpMode, FollowUpPlan, PolicyAction, PolicyResource, Preview, ProgressUpdate, ResourceAccess,
+    ReviewRequirement, Sensitivity, Taint, Ticket, ToolError, ToolPhaseResult, WorkspaceChanges, WorkspaceView,
 };
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -133,7 +133,18 @@ impl ProgramRunner {
 
     /// Runs a tool's program to its end. The tool's plan has named what it does to the policy.
     pub fn run_program(&self, program: &JailProgram, cx: &CallContext<'_>) -> Result<ProgramPhase, ToolError> {
-        let view = self.setup.workspace.view(cx)?;
+        self.run_program_beside(program, None, cx)
+    }
+
+    /// The same with one more directory to read, at `/mnt` and its alias.
+    pub fn run_program_beside(
+        &self,
+        program: &JailProgram,
+        directory: Option<ExposedDir>,
+        cx: &CallContext<'_>,
+    ) -> Result<ProgramPhase, ToolError> {
+        let mut view = self.setup.workspace.view(cx)?;
+        view.read_only_mounts.extend(directory);
         let (report, upper) = self.run_apart(program, &view, cx)?;
         self.collect_changes(report, &view, upper, &program.changes, cx)
     }

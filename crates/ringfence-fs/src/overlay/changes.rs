@@ -380,7 +380,7 @@ impl ChangeSet {
         leads.map(line).collect()
     }
 
-    fn is_secret(&self, item: &OverlayChange) -> bool {
+    pub(super) fn is_secret(&self, item: &OverlayChange) -> bool {
         let known = item.lower.as_ref().map(|was| was.sensitivity).unwrap_or_default();
         resource_at(&self.mount, &item.path).effective_sensitivity().union(known).secret
     }

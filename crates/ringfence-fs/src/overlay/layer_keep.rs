@@ -35,12 +35,12 @@ use crate::sys::errno::errno_error;
 use crate::sys::stat::{FileKind, FileStat};
 
 /// Most paths of a list in a reply.
-const MOST_LISTED: usize = 1000;
+pub(super) const MOST_LISTED: usize = 1000;
 
 /// A change to keep.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct LayerItemChoice {
+pub struct LayerItemChoice {
     /// A path of the review. A directory brings everything below it.
     path: String,
     /// Only these hunks of a text file, by their numbers in the review.
@@ -54,7 +54,7 @@ pub(crate) struct LayerItemChoice {
 
 /// What a person wants of a layer.
 #[derive(Debug)]
-pub(crate) enum LayerSelection {
+pub enum LayerSelection {
     /// These changes, and what has to come along.
     Items(Vec<LayerItemChoice>),
     /// Everything that can be kept and that the policy does not deny.
@@ -67,12 +67,12 @@ pub(crate) enum LayerSelection {
 #[derive(Debug)]
 pub(crate) struct LayerKeep {
     store: LayerStore,
-    layer: HeldLayer,
-    changes: ChangeSet,
+    pub(super) layer: HeldLayer,
+    pub(super) changes: ChangeSet,
     /// What is kept because of what was selected.
-    along: Vec<KeptAlong>,
+    pub(super) along: Vec<KeptAlong>,
     /// What was not selected by name, and cannot be kept.
-    refused: Vec<RefusedChange>,
+    pub(super) refused: Vec<RefusedChange>,
     /// Selected hunks, by path.
     hunks: HashMap<Vec<u8>, Vec<usize>>,
 }
@@ -108,7 +108,7 @@ pub(super) type BothTexts = (Vec<u8>, Vec<u8>);
 /// A path that was kept.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct KeptChange {
+pub(super) struct KeptChange {
     path: String,
     /// The kind of change, as in the review.
     kind: &'static str,
@@ -351,7 +351,7 @@ impl LayerKeep {
         groups.flat_map(|(_, group)| group.accesses.iter().cloned()).collect()
     }
 
-    fn is_kept(&self, item: &OverlayChange) -> bool {
+    pub(super) fn is_kept(&self, item: &OverlayChange) -> bool {
         self.changes.decisions.get(item.group) == Some(&ChangeGroupDecision::Keep)
     }
 
@@ -409,7 +409,7 @@ impl LayerKeep {
         })
     }
 
-    fn settled_item(&self, item: &OverlayChange) -> SettledItem {
+    pub(super) fn settled_item(&self, item: &OverlayChange) -> SettledItem {
         let changed = self.changes.changed_path(item);
         let hunks = self.hunks.get(&item.path).cloned();
         let leaves = hunks.is_none() && item.directory_mode().is_none() && !item.in_hidden_directory;
@@ -425,10 +425,10 @@ impl LayerKeep {
 
 /// An item that is kept.
 #[derive(Clone, Debug)]
-struct SettledItem {
+pub(super) struct SettledItem {
     path: Vec<u8>,
     group: usize,
-    kept: KeptChange,
+    pub(super) kept: KeptChange,
     /// It is removed from the layer. Otherwise it stays, and makes no difference any more.
     leaves: bool,
     /// A new directory, of which some entries may stay in the layer.
@@ -462,8 +462,28 @@ fn settle(
     Ok(counts.total())
 }
 
+impl KeptChange {
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl KeptAlong {
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+}
+
 impl RefusedChange {
-    fn new(path: String, error: &ToolError) -> Self {
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(super) fn new(path: String, error: &ToolError) -> Self {
         Self { path, code: Dialect::Standard.error_code(error), message: error.to_string() }
     }
 }

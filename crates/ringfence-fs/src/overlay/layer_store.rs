@@ -259,6 +259,11 @@ impl LayerStore {
 }
 
 impl HeldLayer {
+    /// The directory that has everything of it.
+    pub(super) fn directory(&self) -> &OwnedFd {
+        &self.directory
+    }
+
     pub(super) fn upper(&self) -> Result<OwnedFd, ToolError> {
         open_private_dir(&self.directory, UPPER).map_err(errno_store_error)
     }
@@ -313,6 +318,15 @@ impl WorkspaceLayer for RunningLayer {
         }
         Ok(counts.into())
     }
+}
+
+/// Fails for an agent: a layer is what one of them wants to change.
+pub(crate) fn check_person(cx: &CallContext<'_>) -> Result<(), ToolError> {
+    if cx.origin().is_some_and(|origin| origin.may_undo) {
+        return Ok(());
+    }
+    let message = "only a person may decide about the layers of wrapped programs";
+    Err(ToolError::new(ErrorKind::PermissionDenied, message))
 }
 
 /// Identity of a workspace's directory: as its journal is named.

@@ -14,6 +14,7 @@ mod compare;
 mod group;
 mod ignored_trees;
 mod kept_directory;
+mod layer_branch;
 mod layer_cache;
 mod layer_changes;
 mod layer_collection;
@@ -48,12 +49,14 @@ use ringfence_kernel::{
 
 use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
+pub use self::layer_branch::{LayerBranch, LayerBranchContents, StagedBranch};
 pub use self::layer_collection::{
     LayerCollection, LayerCollectionMode, LayerCollectionPolicy, LayerStoreEntry, LayerStoreEntryKind,
 };
-pub(crate) use self::layer_keep::{LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerSelection};
+pub use self::layer_keep::{LayerItemChoice, LayerSelection};
+pub(crate) use self::layer_keep::{LayerKeep, LayerKeepOutcome};
 pub(crate) use self::layer_review::{LayerReview, LayerReviewPlan, ListedLayerEntry, list_layers};
-pub(crate) use self::layer_store::LayerDrop;
+pub(crate) use self::layer_store::{LayerDrop, check_person};
 pub use self::layer_store::{LayerState, LayerStore};
 use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;

@@ -18,7 +18,7 @@ use crate::Fence;
 use crate::mount::Mount;
 use crate::overlay::{
     LayerDrop, LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerReview, LayerReviewPlan, LayerSelection,
-    ListedLayerEntry, list_layers,
+    ListedLayerEntry, check_person, list_layers,
 };
 
 /// A whole agent may have run in a layer: to compare it takes longer than a change of one file.
@@ -38,10 +38,7 @@ pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(),
 
 /// The workspace that the layers are for. Fails for an agent.
 fn workspace_of<'f>(fence: &'f Fence, cx: &CallContext<'_>) -> Result<&'f Arc<Mount>, ToolError> {
-    if !cx.origin().is_some_and(|origin| origin.may_undo) {
-        let message = "only a person may decide about the layers of wrapped programs";
-        return Err(ToolError::new(ErrorKind::PermissionDenied, message));
-    }
+    check_person(cx)?;
     fence.mounts().first().ok_or_else(|| ToolError::new(ErrorKind::Internal, "a host without a workspace"))
 }
 

@@ -50,7 +50,7 @@ use crate::app::run_hosts::RunHostsPolicy;
 use crate::app::session_mode::{ModePolicy, SharedSessionMode};
 use crate::app::trust::WorkspaceRules;
 use crate::codec::io_text::IoText;
-use crate::config::host::{git_identity, jail_settings, reserved_paths};
+use crate::config::host::{git_identity, jail_settings, person_git_identity, reserved_paths};
 use crate::config::{AppSettings, ConfigError, Environment, LogTarget, MAX_FILE_BYTES, MountSetting, WORKSPACE_FILE};
 use crate::mcp_client::{McpServerGrants, McpStartup, register_tools};
 use crate::process::messages::print_error;
@@ -398,7 +398,10 @@ fn build_app_for(
         let runner = Arc::new(ProgramRunner::new(jail));
         ringfence_sandbox::register(&mut registry, Arc::clone(&runner))?;
         register_run_program(&mut registry, Arc::clone(&runner), wrapped)?;
-        let identity = git_identity(&settings, environment);
+        let identity = match &who {
+            SessionKind::Person => person_git_identity(environment),
+            _ => git_identity(&settings, environment),
+        };
         let (credentials, scratch) = (settings.git_credentials.clone(), settings.state.join(GIT_COURIER_DIR));
         let setup = GitSetup { fence: fence.clone(), runner: Arc::clone(&runner), identity, credentials, scratch };
         ringfence_git::register(&mut registry, setup)?;

@@ -225,12 +225,13 @@ Exit codes:
   125  the program could not be started
   N    the exit code of the program; 128 and the number of its signal")]
     Run(RunOptions),
-    /// List, review, keep and drop the layers of wrapped programs.
+    /// List, review, keep, commit and drop the layers of wrapped programs.
     #[command(after_help = "\
 Examples:
   ringfence layers list
   ringfence layers review ID             decide by file and hunk
   ringfence layers keep ID src/main.rs   keep one file
+  ringfence layers branch ID             commit it to a branch of its own
   ringfence layers drop ID")]
     Layers {
         #[command(subcommand)]

@@ -46,6 +46,17 @@ pub(crate) enum LayersCommand {
         #[arg(long, conflicts_with = "paths")]
         allowed: bool,
     },
+    /// Commit changes of a layer to a new branch `ringfence/ID`. The work tree, the index and the current branch stay as they
+    /// are, and so does the layer.
+    Branch {
+        /// The layer, or the start of its id.
+        layer: String,
+        /// Files and directories to commit; everything that can be kept if there are none.
+        paths: Vec<String>,
+        /// Commit only what the policy allows without approval.
+        #[arg(long, conflicts_with = "paths")]
+        allowed: bool,
+    },
     /// Discard a layer with every change in it.
     Drop {
         /// The layer, or the start of its id.
@@ -76,15 +87,18 @@ pub(crate) fn run_layers_command(
                 false => decide(&person, &layer, &model),
             }
         }
-        LayersCommand::Keep { layer, paths, allowed } => {
-            let items: Vec<Value> = paths.iter().map(|path| json!({"path": path})).collect();
-            let arguments = match items.is_empty() {
-                true => json!({"layer": layer, "allowedOnly": allowed}),
-                false => json!({"layer": layer, "items": items}),
-            };
-            keep(&person, &arguments)
-        }
+        LayersCommand::Keep { layer, paths, allowed } => keep(&person, &chosen_paths(&layer, &paths, allowed)),
+        LayersCommand::Branch { layer, paths, allowed } => branch(&person, &chosen_paths(&layer, &paths, allowed)),
         LayersCommand::Drop { layer } => discard(&person, &layer),
+    }
+}
+
+/// Arguments for these paths, or for all changes.
+fn chosen_paths(layer: &str, paths: &[String], allowed_only: bool) -> Value {
+    let items: Vec<Value> = paths.iter().map(|path| json!({"path": path})).collect();
+    match items.is_empty() {
+        true => json!({"layer": layer, "allowedOnly": allowed_only}),
+        false => json!({"layer": layer, "items": items}),
     }
 }
 
@@ -98,6 +112,11 @@ pub(crate) fn decide_at_end(settings: AppSettings, environment: &Environment, la
 /// Keeps what the policy allows without approval. The rest stays in the layer.
 pub(crate) fn keep_allowed(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
     keep(&person_app(settings, environment)?, &json!({"layer": layer, "allowedOnly": true}))
+}
+
+/// Commits what the policy allows without approval to a branch.
+pub(crate) fn branch_allowed(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
+    branch(&person_app(settings, environment)?, &json!({"layer": layer, "allowedOnly": true}))
 }
 
 pub(crate) fn drop_layer(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
@@ -129,16 +148,18 @@ fn decide(person: &App, layer: &str, model: &ReviewModel) -> Result<u8, CliError
             print_error(&format!("no terminal for the review; use `ringfence layers review {layer} --plain`"));
             Ok(ERROR_REPLY)
         }
-        Some(ReviewChoice::Keep(selections)) => {
-            let items: Vec<Value> = selections.iter().map(selection_item).collect();
-            keep(person, &json!({"layer": layer, "items": items}))
-        }
+        Some(ReviewChoice::Keep(selections)) => keep(person, &chosen_items(layer, &selections)),
+        Some(ReviewChoice::Branch(selections)) => branch(person, &chosen_items(layer, &selections)),
         Some(ReviewChoice::Drop) => discard(person, layer),
         Some(ReviewChoice::Later) => {
             print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
             Ok(SUCCESS)
         }
     }
+}
+
+fn chosen_items(layer: &str, selections: &[Selection]) -> Value {
+    json!({"layer": layer, "items": selections.iter().map(selection_item).collect::<Vec<Value>>()})
 }
 
 fn selection_item(selection: &Selection) -> Value {
@@ -151,29 +172,57 @@ fn keep(person: &App, arguments: &Value) -> Result<u8, CliError> {
     Ok(SUCCESS)
 }
 
+fn branch(person: &App, arguments: &Value) -> Result<u8, CliError> {
+    let Some(value) = call(person, "branch_layer", arguments)? else { return Ok(ERROR_REPLY) };
+    print_error(&format_branched(&value));
+    Ok(SUCCESS)
+}
+
 fn discard(person: &App, layer: &str) -> Result<u8, CliError> {
     let Some(value) = call(person, "drop_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
     print_error(&format!("dropped layer {}", value["layer"].as_str().unwrap_or(layer)));
     Ok(SUCCESS)
 }
 
+/// The first paths of what was kept, and how many there are besides.
+fn kept_names(value: &Value) -> String {
+    let kept = value["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let paths: Vec<&str> = kept.iter().filter_map(|item| item["path"].as_str()).collect();
+    let more = paths.len().saturating_sub(MOST_NAMED);
+    let shown = paths.get(..MOST_NAMED.min(paths.len())).unwrap_or_default().join(" ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+/// A line for each of the first paths that were refused.
+fn refused_lines(value: &Value, how: &str) -> String {
+    let refused = value["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let part = |refused: &Value, key: &str| refused[key].as_str().unwrap_or_default().to_owned();
+    let line = |refused: &Value| format!("\n{how}: `{}`: {}", part(refused, "path"), part(refused, "message"));
+    refused.iter().take(MOST_NAMED).map(line).collect()
+}
+
+/// What is on the branch, and what is not.
+fn format_branched(value: &Value) -> String {
+    let part = |key: &str| value[key].as_str().unwrap_or_default();
+    let (branch, layer) = (part("branch"), part("layer"));
+    let undo = match value["change"].as_str() {
+        Some(change) => format!(" as {change}; `ringfence undo {change}` removes it"),
+        None => String::new(),
+    };
+    let names = kept_names(value);
+    let refused = refused_lines(value, "not on the branch");
+    format!(
+        "committed {names} to the branch {branch}{undo}{refused}\nthe changes stay in layer {layer} until you drop it"
+    )
+}
+
 /// What was kept, and what was not.
 fn format_kept(value: &Value) -> String {
-    let list = |key: &str| value[key].as_array().map(Vec::as_slice).unwrap_or_default();
-    let names = |key: &str| {
-        let paths: Vec<&str> = list(key).iter().filter_map(|item| item["path"].as_str()).collect();
-        let more = paths.len().saturating_sub(MOST_NAMED);
-        let shown = paths.get(..MOST_NAMED.min(paths.len())).unwrap_or_default().join(" ");
-        if more > 0 { format!("{shown} and {more} more") } else { shown }
-    };
     let mut text = match value["change"].as_str() {
-        Some(change) => format!("kept {} as {change}; `ringfence undo` reverts it", names("kept")),
+        Some(change) => format!("kept {} as {change}; `ringfence undo` reverts it", kept_names(value)),
         None => "nothing was kept".to_owned(),
     };
-    for refused in list("refused").iter().take(MOST_NAMED) {
-        let part = |key: &str| refused[key].as_str().unwrap_or_default();
-        text.push_str(&format!("\nnot kept: `{}`: {}", part("path"), part("message")));
-    }
+    text.push_str(&refused_lines(value, "not kept"));
     if value["removed"] != true {
         let layer = value["layer"].as_str().unwrap_or_default();
         let left = value["left"].as_u64().unwrap_or_default();

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
-use crate::cli::layers::{decide_at_end, drop_layer, keep_allowed};
+use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
 use crate::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
@@ -29,8 +29,8 @@ pub(crate) struct RunOptions {
     /// caches with a layer over yours, and may reach the hosts of its registry.
     #[arg(long, value_name = "NAME")]
     toolchain: Vec<String>,
-    /// What happens to the changes: `review` them at this terminal, `keep` what the policy allows, `drop` them, or keep
-    /// them for `later`. Without a terminal, the default is `later`.
+    /// What happens to the changes: `review` them at this terminal, `keep` what the policy allows, commit that to a
+    /// `branch`, `drop` them, or keep them for `later`. Without a terminal, the default is `later`.
     #[arg(long, value_enum, value_name = "HOW")]
     end: Option<EndMode>,
     /// Let the program reach this host (repeatable).
@@ -61,6 +61,7 @@ pub(crate) struct RunOptions {
 pub(crate) enum EndMode {
     Review,
     Keep,
+    Branch,
     Drop,
     Later,
 }
@@ -136,6 +137,7 @@ fn decide(
     match end {
         EndMode::Review => drop(decide_at_end(settings, environment, layer)?),
         EndMode::Keep => drop(keep_allowed(settings, environment, layer)?),
+        EndMode::Branch => drop(branch_allowed(settings, environment, layer)?),
         EndMode::Drop => drop(drop_layer(settings, environment, layer)?),
         EndMode::Later => {
             print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));

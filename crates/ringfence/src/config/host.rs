@@ -101,7 +101,7 @@ pub(crate) fn git_identity(settings: &AppSettings, environment: &Environment) ->
     person_git_identity(environment)
 }
 
-/// The same for a program that a person wraps.
+/// The same for a person, and for a program that a person wraps.
 pub(crate) fn person_git_identity(environment: &Environment) -> GitIdentity {
     let own = environment.home.as_ref().map(|home| home.join(".gitconfig"));
     let in_config = environment.config.as_deref().and_then(Path::parent).map(|config| config.join("git/config"));

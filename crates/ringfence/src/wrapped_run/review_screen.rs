@@ -12,6 +12,7 @@ pub(crate) struct Selection {
 #[derive(Debug)]
 pub(crate) enum ReviewChoice {
     Keep(Vec<Selection>),
+    Branch(Vec<Selection>),
     Later,
     Drop,
 }

@@ -33,6 +33,7 @@ mod git_vectors;
 mod habitual_calls;
 mod host_path_leaks;
 mod install_package;
+mod layer_branch;
 mod mcp;
 mod mcp_approval;
 mod mcp_files;

@@ -25,7 +25,11 @@ pub(crate) fn git(site: &TestSite, arguments: &[&str]) -> String {
 
 /// A repository with a branch `other` that differs from `main` in ordinary files, and one `risky` that has another workflow.
 pub(crate) fn repository() -> TestSite {
-    let site = TestSite::in_memory();
+    repository_at(TestSite::in_memory())
+}
+
+/// The same in another place.
+pub(crate) fn repository_at(site: TestSite) -> TestSite {
     site.write("README.md", "one\ntwo\nthree\n");
     site.write("src/lib.rs", "pub fn one() {}\n");
     site.write(".github/workflows/ci.yml", "on: push\n");
