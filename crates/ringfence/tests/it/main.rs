@@ -69,4 +69,5 @@ mod token_reuse;
 mod undo;
 mod web;
 mod workflow_runs;
+mod wrapped_names;
 mod wrapped_run;
