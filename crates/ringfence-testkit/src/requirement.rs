@@ -63,6 +63,8 @@ requirements! {
     CgroupV1 = "cgroup-v1",
     /// Groups that can be created in version 2.
     CgroupV2 = "cgroup-v2",
+    /// curl.
+    Curl = "curl",
     /// Device nodes that can be created.
     Devices = "devices",
     /// `/dev/fuse`, and the right to mount.
@@ -73,6 +75,8 @@ requirements! {
     LandlockScopes = "landlock-scopes",
     /// A mount namespace of root's.
     MountNamespaces = "mount-namespaces",
+    /// `musl-gcc`.
+    MuslGcc = "musl-gcc",
     /// A network namespace of a user's, and `ip`.
     NetworkNamespaces = "network-namespaces",
     /// Node.js.
@@ -99,6 +103,8 @@ requirements! {
     Searxng = "searxng",
     /// Temporary files on a file system that obeys setuid bits.
     SetuidFiles = "setuid-files",
+    /// A client of SSH.
+    Ssh = "ssh",
     /// `strace` that may trace.
     Strace = "strace",
     /// `/opt` and `/usr/src`.

@@ -388,6 +388,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn nothing_passes_behind_the_end_of_a_compressed_body() {
+        for encoding in &ENCODINGS[1..] {
+            let body = compress(encoding, b"a body without it");
+            let secret = [b"\0".as_slice(), SECRET.as_bytes()].concat();
+            let second = compress(encoding, SECRET.as_bytes());
+            for behind in [&secret, &second] {
+                for pieces in [vec![[&body[..], behind].concat()], vec![body.clone(), behind.clone()]] {
+                    let (passed, result) = filter(encoding, pieces.iter().map(Vec::as_slice));
+                    assert!(result.is_err(), "{encoding}");
+                    let held = body.len() + 4;
+                    assert!(passed.len() <= held, "{encoding}: {} of {} bytes passed", passed.len(), body.len());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_stream_of_events_passes_piece_by_piece() {
         let patterns = LeakPatterns::new([SECRET]).unwrap();
         let mut filter = AnswerFilter::new(&patterns, "").unwrap();

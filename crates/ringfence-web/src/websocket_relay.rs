@@ -11,6 +11,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::leak_scanner::{LeakFound, LeakPatterns, LeakScanner};
 
+/// Bytes that are held back while it is open whether they contain one of the texts. Frames without a payload, and control
+/// frames between the fragments of a message, leave that open as long as their sender likes.
+const MAX_HELD_BYTES: u64 = 1 << 20;
+
 /// A buffer of each direction.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -28,7 +32,7 @@ pub(crate) enum FrameSender {
 pub(crate) enum WebSocketCut {
     /// One of the texts was found.
     Found,
-    /// A frame that cannot be read.
+    /// A frame that cannot be read, or too much that would have to be held back.
     Unreadable,
 }
 
@@ -98,7 +102,11 @@ impl FrameScanner {
             self.offset += taken as u64;
             rest = rest.get(taken..).unwrap_or_default();
         }
-        Ok([self.message_open, self.control_open].into_iter().flatten().fold(self.offset, u64::min))
+        let open_from = [self.message_open, self.control_open].into_iter().flatten().fold(self.offset, u64::min);
+        match self.offset - open_from > MAX_HELD_BYTES {
+            true => Err(WebSocketCut::Unreadable),
+            false => Ok(open_from),
+        }
     }
 
     fn read_payload(&mut self, mut payload: FramePayload, bytes: &[u8]) -> Result<usize, WebSocketCut> {
@@ -266,6 +274,28 @@ mod tests {
         assert_eq!(scan(FrameSender::Server, &open, 1000).0, open[..open.len() - 1]);
         let empty = [frame(1, false, None, b""), frame(0, true, None, b"")].concat();
         assert_eq!(scan(FrameSender::Server, &empty, 1), (empty.clone(), Ok(())));
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded() {
+        for (sender, mask) in [(FrameSender::Server, None), (FrameSender::Program, Some([9, 8, 7, 6]))] {
+            let open = frame(1, false, mask, &SECRET.as_bytes()[..3]);
+            for filler in [frame(9, true, mask, &[b'x'; 125]), frame(0, false, mask, b"")] {
+                let mut scanner = FrameScanner::new(sender, &LeakPatterns::new([SECRET]).unwrap());
+                let (mut sent, mut held) = (open.len(), 0);
+                assert!(scanner.push(&open).is_ok());
+                let cut = loop {
+                    match scanner.push(&filler) {
+                        Ok(open_from) => held = sent + filler.len() - usize::try_from(open_from).unwrap(),
+                        Err(cut) => break cut,
+                    }
+                    sent += filler.len();
+                    assert!(sent < 8 << 20, "{held} bytes are held back");
+                };
+                assert_eq!(cut, WebSocketCut::Unreadable);
+                assert!(held <= 1 << 20, "{held}");
+            }
+        }
     }
 
     #[test]

@@ -7,21 +7,24 @@
 //! Not here: where they are stored (`layer_record.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use ringfence_kernel::{CallContext, ToolError};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
+use crate::read::content::hash_up_to;
 use crate::read::digest::{Digest, Sha256Hasher};
 use crate::root::walk::{TempVisibility, read_directory};
-use crate::root::{open_no_follow, reopen_for_listing};
+use crate::root::{open_no_follow, reopen_for_listing, stat};
 use crate::sys::errno::errno_error;
-use crate::sys::stat::FileStat;
-use crate::sys::syscall::fstat;
+use crate::sys::stat::{FileKind, FileStat};
+use crate::sys::syscall::{fstat, readlinkat};
 
 /// The start of a program, and what counts as unchanged since.
 #[derive(Debug, Default)]
@@ -91,7 +94,7 @@ impl DirectoryVersion {
         let listed = reopen_for_listing(directory).map_err(fail)?;
         let stat = FileStat::from_stat(&fstat(&listed).map_err(fail)?);
         let most = cx.limits.walk_entries;
-        let entries = read_directory(std::os::fd::AsFd::as_fd(&listed), TempVisibility::Hidden, most, shown, cx)?;
+        let entries = read_directory(listed.as_fd(), TempVisibility::Hidden, most, shown, cx)?;
         Ok(Self { inode: stat.id.inode, mode: stat.mode, names: entries.into_iter().map(|entry| entry.name).collect() })
     }
 
@@ -111,9 +114,43 @@ impl DirectoryVersion {
     }
 }
 
+/// The version of an entry that is as it was seen. Nothing where it has none, or cannot be read.
+pub(super) fn replaced_version(
+    mount: &Mount,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    seen: &FileStat,
+    cx: &CallContext<'_>,
+) -> Result<Option<Digest>, ToolError> {
+    let is_seen = |found: &FileStat| found == seen;
+    match seen.kind {
+        FileKind::File => {
+            let Ok(file) = mount.open_at(parent, name, OFlags::RDONLY) else { return Ok(None) };
+            let is_it = fstat(&file).is_ok_and(|found| is_seen(&FileStat::from_stat(&found)));
+            let version = hash_up_to(file.as_fd(), seen.size, "", cx);
+            Ok(version.ok().filter(|_| is_it))
+        }
+        FileKind::Link => {
+            let target = readlinkat(parent, name).ok();
+            let is_it = stat(parent, name).is_ok_and(|found| found.as_ref().is_some_and(is_seen));
+            let version = target.map(|target| Digest::of(&[b"link\0".as_slice(), target.as_bytes()].concat()));
+            Ok(version.filter(|_| is_it))
+        }
+        FileKind::Directory => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let Ok(directory) = mount.open_at(parent, name, flags) else { return Ok(None) };
+            let is_it = fstat(&directory).is_ok_and(|found| is_seen(&FileStat::from_stat(&found)));
+            let version = DirectoryVersion::read(directory.as_fd(), &escape(name), cx)?;
+            Ok(Some(version.digest()).filter(|_| is_it))
+        }
+        _ => Ok(None),
+    }
+}
+
 impl ChangeSet {
     /// Adds the versions before and after a keep of these items: of the files whose contents are kept in part, and of the
-    /// directories whose names and modes change.
+    /// directories whose names and modes change. Of everything else that it replaces or removes, the version before: a keep
+    /// that is rolled back leaves the same entries with another time.
     pub(super) fn accept_keep(
         &self,
         accepted: &mut AcceptedVersions,
@@ -127,6 +164,8 @@ impl ChangeSet {
             {
                 accepted.insert(&item.path, before);
                 accepted.insert(&item.path, *digest);
+            } else {
+                self.accept_replaced(accepted, item, cx)?;
             }
         }
         for directory in kept.iter().filter(|item| item.is_new_directory()) {
@@ -148,6 +187,21 @@ impl ChangeSet {
         Ok(())
     }
 
+    /// Adds the version of the entry that an item replaces or removes, if it has one that can be read.
+    fn accept_replaced(
+        &self,
+        accepted: &mut AcceptedVersions,
+        item: &OverlayChange,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
+        let Some(was) = item.lower.as_ref().filter(|_| item.directory_mode().is_none()) else { return Ok(()) };
+        let (above, name) = split(&item.path);
+        let Some(parent) = open_no_follow(&self.mount, above) else { return Ok(()) };
+        let version = replaced_version(&self.mount, parent.as_fd(), name, &was.stat, cx)?;
+        version.into_iter().for_each(|version| accepted.insert(&item.path, version));
+        Ok(())
+    }
+
     fn accept_directory(
         &self,
         accepted: &mut AcceptedVersions,
@@ -159,7 +213,7 @@ impl ChangeSet {
         let shown = display_path(&self.mount, path);
         let Some(directory) = open_no_follow(&self.mount, path) else { return Ok(()) };
         let found = FileStat::from_stat(&fstat(&directory).map_err(|errno| errno_error(errno, &shown))?);
-        let before = DirectoryVersion::read(std::os::fd::AsFd::as_fd(&directory), &shown, cx)?;
+        let before = DirectoryVersion::read(directory.as_fd(), &shown, cx)?;
         // Of a directory that others changed since the start, no version is accepted.
         if found.changed >= started && !accepted.contains_version(path, &before) {
             return Ok(());

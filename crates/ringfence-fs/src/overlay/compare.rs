@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::mount::Mount;
-use crate::overlay::accepted_versions::OverlayBaseline;
+use crate::overlay::accepted_versions::{OverlayBaseline, replaced_version};
 use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::{escape, is_reserved, may_create};
@@ -439,15 +439,14 @@ impl OverlayComparer<'_> {
         is_it && hash_up_to(fd.as_fd(), was.size, "", self.cx).is_ok_and(|old| old == digest)
     }
 
-    /// Whether a file has contents that a keep of this layer found or left.
-    fn is_accepted(&self, lower: BorrowedFd<'_>, path: &[u8], was: &FileStat) -> bool {
-        if was.kind != FileKind::File || !self.baseline.accepted.has_path(path) {
-            return false;
+    /// Whether an entry has a version that a keep of this layer found or left. `newest` is the time of what is in a directory.
+    fn is_accepted(&self, lower: BorrowedFd<'_>, path: &[u8], was: &FileStat, newest: i128) -> Result<bool, ToolError> {
+        let accepted = &self.baseline.accepted;
+        if !accepted.has_path(path) || (was.kind == FileKind::Directory && newest >= self.baseline.started) {
+            return Ok(false);
         }
-        let Ok(fd) = self.mount.open_at(lower, split(path).1, OFlags::RDONLY) else { return false };
-        let is_it = fstat(&fd).is_ok_and(|stat| FileStat::from_stat(&stat) == *was);
-        let version = hash_up_to(fd.as_fd(), was.size, "", self.cx);
-        is_it && version.is_ok_and(|version| self.baseline.accepted.contains(path, version))
+        let version = replaced_version(self.mount, lower, split(path).1, was, self.cx)?;
+        Ok(version.is_some_and(|version| accepted.contains(path, version)))
     }
 
     /// Records a new entry at a path, perhaps replacing another.
@@ -484,7 +483,7 @@ impl OverlayComparer<'_> {
         let (_, name) = split(path);
         let place = resource_at(self.mount, path);
         let sensitivity = self.mount.classify(place.effective_sensitivity(), FileRef { fd: lower, name }, stamp);
-        let mut newest = stamp.changed;
+        let mut inside = i128::MIN;
         let tree = match stamp.kind {
             FileKind::Directory => {
                 let start = self
@@ -501,12 +500,13 @@ impl OverlayComparer<'_> {
                         format!("{}/{locked}", place.display_path).trim_end_matches('/'),
                     ));
                 }
-                newest = newest.max(tree.newest);
+                inside = tree.newest;
                 Some(tree)
             }
             _ => None,
         };
-        if newest >= self.baseline.started && !self.is_accepted(lower, path, stamp) {
+        let newest = stamp.changed.max(inside);
+        if newest >= self.baseline.started && !self.is_accepted(lower, path, stamp, inside)? {
             self.found.stale.insert(path.to_vec());
         }
         Ok(OverlayLowerState { stat: *stamp, sensitivity, tree })

@@ -24,6 +24,7 @@ use crate::overlay::commit::commit;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::overlay::group::{is_at_or_below, repository_of};
 use crate::overlay::layer_record::LayerCounts;
+use crate::overlay::layer_review::PACKAGE_SCRIPTS;
 use crate::overlay::layer_store::{HeldLayer, LayerLockMode, LayerStore, workspace_id};
 use crate::overlay::text_hunks::{TextHunks, as_text};
 use crate::overlay::upper::UpperLayer;
@@ -59,7 +60,7 @@ pub enum LayerSelection {
     Items(Vec<LayerItemChoice>),
     /// Everything that can be kept and that the policy does not deny.
     NotDenied,
-    /// Everything that can be kept and that the policy allows without approval.
+    /// Everything that can be kept, that the policy allows without approval, and that no program runs by itself.
     Allowed,
 }
 
@@ -152,17 +153,35 @@ impl LayerKeep {
         let mut keep = Self { store: store.clone(), layer, changes, along, refused, hunks };
         match selection {
             LayerSelection::Items(items) => keep.select(&items, cx)?,
-            LayerSelection::NotDenied => keep.select_all(&[Decision::Deny], cx)?,
-            LayerSelection::Allowed => keep.select_all(&[Decision::Deny, Decision::Ask], cx)?,
+            LayerSelection::NotDenied => keep.select_all(&[Decision::Deny], &BTreeSet::new(), cx)?,
+            LayerSelection::Allowed => {
+                let scripts = keep.groups_with_scripts(cx);
+                keep.select_all(&[Decision::Deny, Decision::Ask], &scripts, cx)?;
+            }
         }
         Ok(keep)
     }
 
-    /// Everything that can be kept, but for what the policy decides like this.
-    fn select_all(&mut self, left: &[Decision], cx: &CallContext<'_>) -> Result<(), ToolError> {
-        let decide = |group: &ringfence_kernel::ChangeGroup| {
+    /// Groups that change a script that a package manager runs. Policy knows paths only, and allows these.
+    fn groups_with_scripts(&self, cx: &CallContext<'_>) -> BTreeSet<usize> {
+        let changing = self.changes.items.iter().filter(|item| self.changes.changes_scripts(item, cx));
+        changing.map(|item| item.group).collect()
+    }
+
+    /// Everything that can be kept, but for what the policy decides like this, and for these groups with scripts.
+    fn select_all(
+        &mut self,
+        left: &[Decision],
+        scripts: &BTreeSet<usize>,
+        cx: &CallContext<'_>,
+    ) -> Result<(), ToolError> {
+        let decide = |(index, group): (usize, &ringfence_kernel::ChangeGroup)| {
             if let Some(refusal) = &group.refusal {
                 return ChangeGroupDecision::Refuse(refusal.clone());
+            }
+            if scripts.contains(&index) {
+                let message = format!("this changes {PACKAGE_SCRIPTS}; keep it in the review, or by its path");
+                return ChangeGroupDecision::Refuse(ToolError::new(ErrorKind::PermissionDenied, message));
             }
             let verdicts = group.accesses.iter().map(|access| cx.evaluate(access));
             let stopped = verdicts.into_iter().find(|verdict| left.contains(&verdict.decision));
@@ -170,7 +189,7 @@ impl LayerKeep {
                 ChangeGroupDecision::Refuse(ToolError::new(ErrorKind::PermissionDenied, verdict.reason))
             })
         };
-        let wanted = self.changes.groups.iter().map(decide).collect();
+        let wanted = self.changes.groups.iter().enumerate().map(decide).collect();
         let decided = self.changes.resolve_decisions(wanted);
         let refusal = |group: usize| match decided.get(group) {
             Some(ChangeGroupDecision::Refuse(error)) => Some(error.clone()),

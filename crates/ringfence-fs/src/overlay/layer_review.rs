@@ -33,6 +33,9 @@ use crate::sys::stat::{FileKind, timestamp};
 /// Most lines of hunks in the sections that may be cut.
 const MOST_LINES: usize = 20_000;
 
+/// Why a changed `package.json` acts later.
+pub(super) const PACKAGE_SCRIPTS: &str = "scripts that package managers run";
+
 /// A layer in a list.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -385,17 +388,28 @@ impl ChangeSet {
                 (None, None) => "a setting that other programs act on".to_owned(),
             });
         }
-        if split(&item.path).1 != b"package.json" || item.upper.is_none() {
-            return None;
+        self.changes_scripts(item, cx).then(|| PACKAGE_SCRIPTS.to_owned())
+    }
+
+    /// Whether a change is one of the scripts in a `package.json`. Those of installed packages have run already.
+    pub(super) fn changes_scripts(&self, item: &OverlayChange, cx: &CallContext<'_>) -> bool {
+        let is_installed = item.path.split(|byte| *byte == b'/').any(|part| part == b"node_modules");
+        if split(&item.path).1 != b"package.json" || is_installed {
+            return false;
         }
-        let (old, new) = self.both_texts(item, cx).ok()??;
         let scripts = |text: &[u8]| serde_json::from_slice::<Value>(text).ok().map(|json| json.get("scripts").cloned());
-        let changes = match (scripts(&old), scripts(&new)) {
-            (old, Some(new)) => new.is_some() && old.flatten() != new,
-            // What cannot be read may have any.
-            (_, None) => true,
-        };
-        changes.then(|| "scripts that package managers run".to_owned())
+        match (&item.upper, self.both_texts(item, cx)) {
+            (None | Some(OverlayUpperState::File { only_mode: true, .. } | OverlayUpperState::Directory { .. }), _) => {
+                false
+            }
+            (_, Ok(Some((old, new)))) => match (scripts(&old), scripts(&new)) {
+                (old, Some(new)) => new.is_some() && old.flatten() != new,
+                // What cannot be read may have any.
+                (_, None) => true,
+            },
+            // Nor can what is too long, or another file by a link.
+            _ => true,
+        }
     }
 
     fn is_sensitive(&self, index: usize) -> bool {

@@ -70,5 +70,6 @@ mod token_reuse;
 mod undo;
 mod web;
 mod workflow_runs;
+mod wrapped_names;
 mod wrapped_run;
 mod wrapped_toolchains;

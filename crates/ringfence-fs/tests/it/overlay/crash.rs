@@ -19,7 +19,7 @@ use crate::overlay::{ModeTree, OverlayFixture, image_names, setup};
 /// Says to a second process what it is to do.
 const CHILD: &str = "RINGFENCE_LAYER_CHILD";
 
-const KILLED_AT: &[&str] = &[
+pub(crate) const KILLED_AT: &[&str] = &[
     "write",
     "pwrite64",
     "fsync",
@@ -36,7 +36,8 @@ const KILLED_AT: &[&str] = &[
 ];
 
 /// Calls that only look, for a run that takes its time.
-const LOOKING: &[&str] = &["openat2", "openat", "newfstatat", "fstat", "pread64", "getdents64", "flistxattr", "close"];
+pub(crate) const LOOKING: &[&str] =
+    &["openat2", "openat", "newfstatat", "fstat", "pread64", "getdents64", "flistxattr", "close"];
 
 const FAILING: &[(&str, &str)] = &[
     ("write", "ENOSPC"),
@@ -53,7 +54,7 @@ const FAILING: &[(&str, &str)] = &[
 ];
 
 /// More calls of one kind than a commit makes.
-const MANY: usize = 1000;
+pub(crate) const MANY: usize = 1000;
 
 /// Whether files are synced one by one, or at once.
 #[derive(Clone, Copy, Debug)]
@@ -95,16 +96,28 @@ fn the_second_process() {
 fn commit_under_strace(layered: &OverlayFixture, call: &str, nth: usize, how: &str) -> (Option<Value>, bool) {
     let log = layered.world.host_path().join("strace.log");
     // As the list of tests has it, without the name of the program.
-    let here = module_path!().split_once("::").unwrap().1;
-    let asked = json!({"home": layered.world.host_path(), "arguments": layered.arguments()});
+    let test = format!("{}::the_second_process", module_path!().split_once("::").unwrap().1);
+    let asked = json!({"home": layered.world.host_path(), "arguments": layered.arguments()}).to_string();
+    run_under_strace((&test, CHILD, &asked), &log, call, nth, how)
+}
+
+/// Runs one test of this program under `strace`, with a variable that says what it is to do. Returns the reply that it
+/// prints, and whether the point was hit at all.
+pub(crate) fn run_under_strace(
+    (test, variable, asked): (&str, &str, &str),
+    log: &Path,
+    call: &str,
+    nth: usize,
+    how: &str,
+) -> (Option<Value>, bool) {
     let output = Command::new("strace")
         .args(["-f", "-o"])
-        .arg(&log)
+        .arg(log)
         .arg(format!("--trace={call}"))
         .arg(format!("--inject={call}:{how}:when={nth}"))
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("{here}::the_second_process"), "--nocapture", "--test-threads=1"])
-        .env(CHILD, asked.to_string())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(variable, asked)
         .output()
         .unwrap();
     let log = fs::read_to_string(log).unwrap_or_default();
@@ -115,7 +128,7 @@ fn commit_under_strace(layered: &OverlayFixture, call: &str, nth: usize, how: &s
     (said, met)
 }
 
-fn can_trace() -> bool {
+pub(crate) fn can_trace() -> bool {
     let works = Command::new("strace").arg("true").output().is_ok_and(|output| output.status.success());
     if !works {
         skip_without(Requirement::Strace, "`strace` kills the process");

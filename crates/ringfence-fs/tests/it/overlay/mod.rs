@@ -2,7 +2,7 @@
 
 mod approval;
 mod concurrent_writers;
-mod crash;
+pub(crate) mod crash;
 mod entry_kinds;
 mod model;
 mod refusals;
