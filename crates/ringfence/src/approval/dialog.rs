@@ -50,15 +50,40 @@ pub(crate) struct WindowSize {
     pub(crate) columns: usize,
 }
 
+/// A time without input after which keys count, so that a person who was typing something else stops first.
+#[derive(Debug, Default)]
+pub(crate) struct QuietPeriod {
+    is_over: bool,
+    since: Option<Instant>,
+}
+
+impl QuietPeriod {
+    /// Keys do not count until it was quiet again.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        *self = Self { is_over: false, since: Some(now) };
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.is_over |= self.since.is_some_and(|since| now.saturating_duration_since(since) >= QUIET_TIME);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    #[cfg(test)]
+    fn over() -> Self {
+        Self { is_over: true, since: None }
+    }
+}
+
 /// A request on a screen.
 #[derive(Debug)]
 pub(crate) struct ApprovalDialog<'a> {
     request: &'a ApprovalRequest,
     state: DialogState,
     /// Whether keys count yet.
-    ready: bool,
-    /// Since when there was no key, while they do not.
-    quiet_since: Option<Instant>,
+    quiet: QuietPeriod,
     /// The note about the last key, until the next one.
     note: Option<String>,
     /// The body as it fits a window so wide. Arguments can be long, and the time is drawn every second.
@@ -82,33 +107,22 @@ enum DialogState {
 
 impl<'a> ApprovalDialog<'a> {
     pub(crate) fn new(request: &'a ApprovalRequest) -> Self {
-        Self {
-            request,
-            state: DialogState::Choose,
-            ready: false,
-            quiet_since: None,
-            note: None,
-            wrapped: None,
-            shown: 0,
-        }
+        Self { request, state: DialogState::Choose, quiet: QuietPeriod::default(), note: None, wrapped: None, shown: 0 }
     }
 
     /// Requires a short time without input before keys count.
     pub(crate) fn require_quiet(&mut self, now: Instant) {
-        self.ready = false;
-        self.quiet_since = Some(now);
+        self.quiet.restart(now);
     }
 
     /// Lets keys count, and shows them, once it was quiet for long enough.
     pub(crate) fn tick(&mut self, now: Instant) {
-        if self.quiet_since.is_some_and(|since| now.saturating_duration_since(since) >= QUIET_TIME) {
-            self.ready = true;
-        }
+        self.quiet.tick(now);
     }
 
     /// As `accept_keys`, at a time.
     pub(crate) fn handle_keys(&mut self, keys: &[DialogKey], now: Instant) -> DialogStep {
-        if !self.ready {
+        if !self.quiet.is_over() {
             self.require_quiet(now);
             return DialogStep::Continue;
         }
@@ -125,7 +139,7 @@ impl<'a> ApprovalDialog<'a> {
     fn accept_keys(&mut self, keys: &[DialogKey]) -> DialogStep {
         let writes = matches!(self.state, DialogState::Reason(_));
         match keys {
-            _ if !self.ready => DialogStep::Continue,
+            _ if !self.quiet.is_over() => DialogStep::Continue,
             [key] => self.press(*key),
             _ if writes => {
                 let mut steps = keys.iter().map(|key| self.press(*key));
@@ -318,7 +332,7 @@ impl<'a> ApprovalDialog<'a> {
         let seconds = left.as_secs();
         let time = format!("{}:{:02} left", seconds / 60, seconds % 60);
         let keys = match &self.state {
-            _ if !self.ready => time,
+            _ if !self.quiet.is_over() => time,
             DialogState::Choose => {
                 format!("[y] yes  [n] no  [e] edit  [a] always  [v] view all  [?] help   {time}")
             }
@@ -362,7 +376,9 @@ mod tests {
     };
     use serde_json::{Value, json};
 
-    use super::{ApprovalDialog, DialogKey, DialogState, DialogStep, DialogStyle, WindowSize, approved_once};
+    use super::{
+        ApprovalDialog, DialogKey, DialogState, DialogStep, DialogStyle, QuietPeriod, WindowSize, approved_once,
+    };
 
     /// A diff in which `old` becomes another line.
     fn diff_preview(new: &str) -> Preview {
@@ -413,7 +429,7 @@ mod tests {
     /// The result of these keys, each by itself, in a dialog that may be answered.
     fn pressed(request: &ApprovalRequest, keys: &str) -> DialogStep {
         let mut dialog = ApprovalDialog::new(request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         let mut step = DialogStep::Continue;
         for key in chars(keys) {
             assert_eq!(step, DialogStep::Continue, "{keys}");
@@ -448,7 +464,7 @@ mod tests {
             DialogKey::PageDown,
         ] {
             let mut dialog = ApprovalDialog::new(&request);
-            dialog.ready = true;
+            dialog.quiet = QuietPeriod::over();
             assert_eq!(dialog.accept_keys(&[key]), DialogStep::Continue);
         }
     }
@@ -459,7 +475,7 @@ mod tests {
         let mut dialog = ApprovalDialog::new(&request);
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Continue);
         assert!(!screen(&mut dialog, 24, 80).concat().contains("[y]"));
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         assert!(screen(&mut dialog, 24, 80).concat().contains("[y] yes"));
         for pasted in ["yy", "yes", "ny"] {
             assert_eq!(dialog.accept_keys(&chars(pasted)), DialogStep::Continue);
@@ -471,7 +487,7 @@ mod tests {
     fn a_no_has_the_reason_that_was_written() {
         let request = request();
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.accept_keys(&chars("n"));
         assert_eq!(dialog.accept_keys(&chars("not y\u{7}et")), DialogStep::Continue);
         dialog.accept_keys(&[DialogKey::Backspace]);
@@ -480,11 +496,11 @@ mod tests {
         };
         assert_eq!(dialog.accept_keys(&[DialogKey::Enter]), no(Some("not ye")));
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.accept_keys(&chars("n"));
         assert_eq!(dialog.accept_keys(&[DialogKey::Enter]), no(None));
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.accept_keys(&chars("n"));
         dialog.accept_keys(&chars(&"long ".repeat(1000)));
         let DialogStep::Done(response) = dialog.accept_keys(&[DialogKey::Enter]) else { panic!("no answer") };
@@ -495,19 +511,19 @@ mod tests {
     fn edited_arguments_are_asked_about_again() {
         let request = request();
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.set_edited(Ok(json!({"path": "b"})), diff_preview("changed"));
         assert!(screen(&mut dialog, 24, 80).concat().contains("\"path\": \"b\""));
         assert_eq!(dialog.accept_keys(&chars("e")), DialogStep::Edit(json!({"path": "b"})));
         let changed = ApprovalResponse { modified_args: Some(json!({"path": "b"})), ..approved_once() };
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(changed));
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.set_edited(Ok(Value::Null), diff_preview("changed"));
         dialog.accept_keys(&chars("n"));
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.set_edited(Err("bad\u{1b}".to_owned()), diff_preview("changed"));
         assert!(screen(&mut dialog, 24, 80).concat().contains(r"bad\u{1b}"));
         dialog.set_edited(Ok(request.args.clone()), diff_preview("changed"));
@@ -518,7 +534,7 @@ mod tests {
     fn always_is_offered_only_with_a_rule_to_add() {
         let request = ApprovalRequest { grant: None, ..request() };
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         assert_eq!(dialog.accept_keys(&chars("a")), DialogStep::Continue);
         assert!(screen(&mut dialog, 24, 80).concat().contains("cannot be allowed permanently"));
         assert_eq!(dialog.accept_keys(&chars("y")), DialogStep::Done(approved_once()));
@@ -528,7 +544,7 @@ mod tests {
     fn nothing_on_the_screen_is_what_it_does_not_look_like() {
         let request = request();
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         for keys in ["", "v", "?", "a"] {
             dialog.accept_keys(&chars(keys));
             let text = screen(&mut dialog, 50, 80).concat();
@@ -559,7 +575,7 @@ mod tests {
         let request = ApprovalRequest { preview: text_preview(&preview), ..request() };
         for (rows, columns) in [(24, 80), (10, 40), (6, 200), (3, 80), (1, 80), (24, 12), (200, 10)] {
             let mut dialog = ApprovalDialog::new(&request);
-            dialog.ready = true;
+            dialog.quiet = QuietPeriod::over();
             let shown = screen(&mut dialog, rows, columns);
             assert!(shown.concat().contains("[y] yes"), "{rows}x{columns}: {shown:?}");
             assert!(!(3..=150).contains(&rows) || shown.concat().contains(" more "), "{rows}x{columns}: {shown:?}");
@@ -574,7 +590,7 @@ mod tests {
         for (rows, columns) in [(4, 80), (8, 30), (10, 40), (24, 80), (60, 80)] {
             for key in [DialogKey::Down, DialogKey::Char(' '), DialogKey::PageDown] {
                 let mut dialog = ApprovalDialog::new(&request);
-                dialog.ready = true;
+                dialog.quiet = QuietPeriod::over();
                 dialog.accept_keys(&chars("v"));
                 let mut seen = String::new();
                 for _ in 0..200 {
@@ -625,7 +641,7 @@ mod tests {
             assert_eq!(dialog.handle_keys(keys, at(600)), DialogStep::Continue);
             assert_eq!(dialog.handle_keys(&[DialogKey::Char('y')], at(700)), DialogStep::Continue);
             dialog.tick(at(1200));
-            assert!(dialog.ready);
+            assert!(dialog.quiet.is_over());
         }
     }
 
@@ -633,7 +649,7 @@ mod tests {
     fn edited_arguments_are_previewed_before_use() {
         let request = request();
         let mut dialog = ApprovalDialog::new(&request);
-        dialog.ready = true;
+        dialog.quiet = QuietPeriod::over();
         dialog.set_edited(Ok(json!({"path": "b"})), diff_preview("changed"));
         let screen = dialog.screen(WindowSize { rows: 40, columns: 80 }, Duration::from_secs(60));
         let found = |text: &str| screen.iter().find(|line| line.text == text).map(|line| line.style);

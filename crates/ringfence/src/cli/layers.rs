@@ -9,10 +9,12 @@ use ringfence_kernel::{Assurance, sanitize_json};
 use serde_json::{Value, json};
 
 use crate::app::{App, build_person_app};
+use crate::approval::dialog_screen::ColorMode;
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
-use crate::wrapped_run::review_screen::{ReviewChoice, ReviewModel, Selection, format_review, show_review};
+use crate::wrapped_run::review::{ReviewModel, Selection};
+use crate::wrapped_run::review_screen::{ReviewChoice, show_review};
 
 /// Most paths that one line of text names.
 const MOST_NAMED: usize = 10;
@@ -83,8 +85,8 @@ pub(crate) fn run_layers_command(
             }
             let model = review_model(value)?;
             match plain {
-                true => print(&format_review(&model), SUCCESS),
-                false => decide(&person, &layer, &model),
+                true => print(&model.to_text(), SUCCESS),
+                false => decide(&person, (&layer, &model), environment),
             }
         }
         LayersCommand::Keep { layer, paths, allowed } => keep(&person, &chosen_paths(&layer, &paths, allowed)),
@@ -106,7 +108,7 @@ fn chosen_paths(layer: &str, paths: &[String], allowed_only: bool) -> Value {
 pub(crate) fn decide_at_end(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
     let person = person_app(settings, environment)?;
     let Some(value) = call(&person, "review_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
-    decide(&person, layer, &review_model(value)?)
+    decide(&person, (layer, &review_model(value)?), environment)
 }
 
 /// Keeps what the policy allows without approval. The rest stays in the layer.
@@ -142,8 +144,9 @@ fn review_model(value: Value) -> Result<ReviewModel, CliError> {
     serde_json::from_value(value).map_err(|error| CliError::Review(error.to_string()))
 }
 
-fn decide(person: &App, layer: &str, model: &ReviewModel) -> Result<u8, CliError> {
-    match show_review(model).map_err(CliError::Output)? {
+fn decide(person: &App, (layer, model): (&str, &ReviewModel), environment: &Environment) -> Result<u8, CliError> {
+    let colours = if environment.no_color { ColorMode::None } else { ColorMode::All };
+    match show_review(model, colours).map_err(CliError::Output)? {
         None => {
             print_error(&format!("no terminal for the review; use `ringfence layers review {layer} --plain`"));
             Ok(ERROR_REPLY)

@@ -22,6 +22,7 @@ mod relay_loop;
 mod relay_signals;
 #[cfg(test)]
 mod relay_tests;
+pub(crate) mod review;
 pub(crate) mod review_screen;
 mod run_environment;
 mod run_toolchains;

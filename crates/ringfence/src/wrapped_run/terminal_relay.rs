@@ -82,12 +82,6 @@ impl RelaySession {
         Some(pause)
     }
 
-    /// Asks something while the program's output is held. None where nothing is asked in place.
-    pub(crate) fn pause_output<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
-        let _pause = self.pause()?;
-        Some(ask())
-    }
-
     /// Writes the rest of the output, and restores the terminal.
     pub(crate) fn finish(&self) -> io::Result<()> {
         let running = self.relay.lock().take();

@@ -50,7 +50,7 @@ fn difference(site: &TestSite, id: &str) -> Vec<String> {
 /// Everything but the repository.
 fn work_tree(site: &TestSite) -> Vec<(String, String)> {
     let is_ours = |(path, _): &(String, String)| !path.starts_with(".git/");
-    site.tree().into_iter().map(|(path, text)| (format!("{path}"), format!("{text:?}"))).filter(is_ours).collect()
+    site.tree().into_iter().map(|(path, text)| (path, format!("{text:?}"))).filter(is_ours).collect()
 }
 
 #[test]
