@@ -365,7 +365,7 @@ impl<'a> ReviewScreen<'a> {
         let keys = match self.view {
             _ if !self.quiet.is_over() => format!("{what} selected"),
             ReviewView::List => format!(
-                "{what} selected  [space] select  [d] diff, hunks  [a] plain ones  [k] keep  [b] branch  [l] later  [x] drop  [?]"
+                "{what} selected  [space] select  [d] diff  [a] plain ones  [k] keep  [b] branch  [l] later  [x] drop  [?]"
             ),
             ReviewView::Change { .. } => "[space] select  [n][p] hunk  [d] back to the list".to_owned(),
             ReviewView::Help => "press any key to go back".to_owned(),

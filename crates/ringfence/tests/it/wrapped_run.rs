@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::site::{CliOutput, TestSite, cli_output, run_with_input};
+use crate::terminal::TestTerminal;
 
 /// The program with these options, around a command.
 fn wrapped(site: &TestSite, options: &[&str], command: &[&str]) -> Command {
@@ -210,4 +211,68 @@ fn a_question_without_a_terminal_is_announced_with_its_answer() {
     assert!(shown.out.contains("example.com"), "{shown:?}");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// The last line of the review.
+const REVIEWED: &str = "[space] select";
+
+#[test]
+fn a_layer_is_reviewed_at_the_terminal_by_file_and_hunk() {
+    let site = TestSite::new();
+    site.write("a.txt", "one\n2\n3\n4\n5\n6\n7\n8\n9\nten\n");
+    let ended = run(&site, &[], "sed -i 's/one/ONE/; s/ten/TEN/' a.txt; echo b > b.txt; echo c > c.txt");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let id = layer(&site);
+    let mut terminal = TestTerminal::new(&site, &["layers", "review", &id]);
+    terminal.until("> [ ] M a.txt");
+    terminal.until(REVIEWED);
+    for (key, shown) in [
+        ("d", "> [ ] @@ -1,4 +1,4 @@"),
+        ("n", "> [ ] @@ -7,4 +7,4 @@"),
+        (" ", "> [x] @@ -7,4 +7,4 @@"),
+        ("d", "> [~] M a.txt  1 of 2 hunks"),
+        ("\x1b[B", "> [ ] A b.txt"),
+        (" ", "> [ ] A c.txt"),
+        ("k", "keep 2 changes in the workspace?"),
+    ] {
+        terminal.press(key);
+        terminal.until(shown);
+    }
+    assert_eq!(site.read("a.txt"), "one\n2\n3\n4\n5\n6\n7\n8\n9\nten\n");
+    terminal.press("y");
+    let kept = terminal.end();
+    assert!(kept.err.contains("kept a.txt b.txt as c-"), "{kept:?}");
+    assert_eq!(site.read("a.txt"), "one\n2\n3\n4\n5\n6\n7\n8\n9\nTEN\n");
+    assert_eq!((site.read("b.txt").as_str(), site.workspace.join("c.txt").exists()), ("b\n", false));
+    // The rest is still in the layer.
+    let rest = site.run(&["layers", "review", &id, "--plain"]);
+    assert!(rest.out.contains("+ONE") && !rest.out.contains("+TEN") && rest.out.contains("A c.txt"), "{rest:?}");
+}
+
+#[test]
+fn a_review_that_is_left_decides_nothing() {
+    let site = TestSite::new();
+    site.write("a.txt", "a\n");
+    assert_eq!(run(&site, &[], "rm a.txt; echo b > b.txt").code, Some(0));
+    let id = layer(&site);
+    // By a key, by an interrupt, and by a "no" to the question.
+    for keys in [&["l"][..], &["\x03"], &["x", "n", "l"], &["a", "k", "n", "\x1b"]] {
+        let mut terminal = TestTerminal::new(&site, &["layers", "review", &id]);
+        terminal.until(REVIEWED);
+        for key in keys {
+            let shown = match *key {
+                "x" => "This cannot be undone",
+                "k" => "keep 1 change in the workspace?",
+                _ => REVIEWED,
+            };
+            terminal.press(key);
+            if Some(key) != keys.last() {
+                terminal.until(shown);
+            }
+        }
+        let left = terminal.end();
+        assert_eq!(left.code, Some(0), "{left:?}");
+        assert!(left.err.contains(&format!("kept as layer {id}")), "{left:?}");
+        assert_eq!((layer(&site), site.read("a.txt").as_str()), (id.clone(), "a\n"));
+    }
 }
