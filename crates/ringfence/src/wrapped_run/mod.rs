@@ -177,9 +177,8 @@ impl WrappedRun {
         for (name, value) in run_toolchains.variables {
             run.variables.entry(name).or_insert(value);
         }
-        let mut hosts: Vec<String> = profile.hosts.clone();
-        hosts.extend(wanted.iter().flat_map(|credential| credential.hosts.clone()));
-        hosts.extend(options.allowed_hosts.iter().cloned());
+        let named = profile.hosts.iter().chain(wanted.iter().flat_map(|credential| &credential.hosts));
+        let mut hosts: Vec<String> = named.chain(&options.allowed_hosts).map(|host| with_default_port(host)).collect();
         hosts.sort();
         hosts.dedup();
         let is_running = Arc::new(AtomicBool::new(false));
@@ -404,6 +403,13 @@ fn limits(options: &WrappedRunOptions, settings: &AppSettings) -> JailLimits {
     }
 }
 
+/// A host with a port: that of TLS where it has none.
+fn with_default_port(host: &str) -> String {
+    // The colons of an address are in brackets.
+    let after_address = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
+    if after_address.contains(':') { host.to_owned() } else { format!("{host}:443") }
+}
+
 fn memory_of_machine() -> u64 {
     let total = rustix::system::sysinfo();
     u64::from(total.mem_unit).saturating_mul(total.totalram as u64)
@@ -424,6 +430,18 @@ fn three_quarters(amount: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::config::{CliFlags, load};
+
+    #[test]
+    fn a_host_without_a_port_has_that_of_tls() {
+        for (host, expected) in [
+            ("api.example.org", "api.example.org:443"),
+            ("api.example.org:8443", "api.example.org:8443"),
+            ("[2001:db8::1]", "[2001:db8::1]:443"),
+            ("[2001:db8::1]:80", "[2001:db8::1]:80"),
+        ] {
+            assert_eq!(with_default_port(host), expected);
+        }
+    }
 
     #[test]
     fn the_owner_of_the_machine_closes_profiles() {

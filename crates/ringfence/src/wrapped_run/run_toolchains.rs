@@ -14,6 +14,7 @@ use crate::config::Environment;
 use crate::wrapped_run::program_location::ProgramSearch;
 use crate::wrapped_run::run_environment::matches_name;
 use crate::wrapped_run::toolchain_profile::ToolchainProfile;
+use crate::wrapped_run::with_default_port;
 
 /// What a run has of its toolchains.
 #[derive(Debug, Default)]
@@ -36,7 +37,10 @@ impl RunToolchains {
             run.programs.extend(found.flat_map(|location| location.packages));
             run.programs.dedup();
             if !profile.hosts.is_empty() {
-                run.host_groups.push(HostGroup { name: profile.name.clone(), hosts: profile.hosts.clone() });
+                run.host_groups.push(HostGroup {
+                    name: profile.name.clone(),
+                    hosts: profile.hosts.iter().map(|host| with_default_port(host)).collect(),
+                });
             }
             run.add_variables(profile, search.home, environment);
             profile.caches.iter().for_each(|cache| run.add_cache(Path::new(cache), search));
@@ -121,7 +125,7 @@ mod tests {
         let run = RunToolchains::new(&profiles, &search, &Environment::isolated(&root, "/proc/self/exe"));
         let shown: Vec<&PathBuf> = run.programs.iter().flat_map(|program| &program.shown).collect();
         assert_eq!(shown, [&home.join(".local/bin")]);
-        assert_eq!(run.host_groups, [HostGroup { name: "one".to_owned(), hosts: vec!["a.example".to_owned()] }]);
+        assert_eq!(run.host_groups, [HostGroup { name: "one".to_owned(), hosts: vec!["a.example:443".to_owned()] }]);
         assert_eq!(run.variables["TOOL_HOME"], home.join(".own").to_str().unwrap());
         let caches: Vec<(&str, bool)> =
             run.caches.iter().map(|cache| (cache.path.to_str().unwrap(), cache.is_present())).collect();

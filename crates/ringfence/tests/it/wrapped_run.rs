@@ -213,6 +213,17 @@ fn a_question_without_a_terminal_is_announced_with_its_answer() {
     child.wait().unwrap();
 }
 
+#[test]
+fn hosts_of_the_profile_and_the_command_line_are_those_of_tls() {
+    let site = TestSite::new();
+    let ended = run(&site, &["--profile", "claude", "--allow-host", "docs.example.org"], "true");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let shown = site.run(&["audit", "show", "--json"]).out;
+    for allowed in ["api.anthropic.com:443", "docs.example.org:443"] {
+        assert!(shown.contains(allowed), "{allowed}: {shown}");
+    }
+}
+
 /// The last line of the review.
 const REVIEWED: &str = "[space] select";
 
