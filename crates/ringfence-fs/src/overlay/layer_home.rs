@@ -3,7 +3,7 @@
 //! Programs of one profile in one workspace share a home directory: what it starts with is written anew for every run, and
 //! what the programs changed stays in the upper directory above it. Of two runs at once, the second gets another one.
 //!
-//! Not here: layers on the workspace (`layer_store.rs`). A home directory is never committed.
+//! Not here: layers on the workspace (`layer_store.rs`), and files that go back to the person (`home_keep.rs`).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,11 +14,13 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::overlay::layer_record::write_json;
+use crate::overlay::layer_store::LayerStore;
 use crate::overlay::store_directory::{
     UPPER, WORK, errno_store_error, has_name, now_nanos, open_checked, store_error, try_lock,
 };
 use crate::overlay::tree_removal::remove_tree;
 use crate::read::digest::content_id;
+use crate::root::stat;
 use crate::sys::own_files::{open_own_file, open_private_dir, write_all};
 
 /// The directory of the home directories, below the state directory.
@@ -58,10 +60,7 @@ pub(super) fn create_home(
     about: &LayerDescription,
     cx: &CallContext<'_>,
 ) -> Result<LayerHome, ToolError> {
-    let key = content_id(format!("{}\0{workspace}", about.profile).as_bytes());
-    let key = format!("h-{}", &key[..16]);
-    for number in 1..=MOST_AT_ONCE {
-        let name = if number == 1 { key.clone() } else { format!("{key}-{number}") };
+    for name in home_names(&about.profile, workspace) {
         let directory = open_checked(homes, name.as_bytes())?;
         let Some(lock) = try_lock(&directory)? else { continue };
         if !has_name(homes, name.as_bytes(), &directory)? {
@@ -80,6 +79,34 @@ pub(super) fn create_home(
     }
     let message = format!("{MOST_AT_ONCE} programs with this profile run in this workspace already");
     Err(ToolError::new(ErrorKind::Unavailable, message))
+}
+
+/// Names of the home directories of one profile in one workspace.
+fn home_names(profile: &str, workspace: &str) -> impl Iterator<Item = String> {
+    let key = content_id(format!("{profile}\0{workspace}").as_bytes());
+    let key = format!("h-{}", &key[..16]);
+    (1..=MOST_AT_ONCE).map(move |number| if number == 1 { key.clone() } else { format!("{key}-{number}") })
+}
+
+/// The home directories of a profile in a workspace in which no program runs, each with its lock.
+pub(super) fn idle_homes(
+    store: &LayerStore,
+    workspace: &str,
+    profile: &str,
+) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
+    let homes = store.open(HOMES)?;
+    let mut found = Vec::new();
+    for name in home_names(profile, workspace) {
+        if stat(homes.as_fd(), name.as_bytes()).map_err(errno_store_error)?.is_none() {
+            continue;
+        }
+        let directory = open_checked(&homes, name.as_bytes())?;
+        let Some(lock) = try_lock(&directory)? else { continue };
+        if has_name(&homes, name.as_bytes(), &directory)? {
+            found.push((directory, lock));
+        }
+    }
+    Ok(found)
 }
 
 fn write_home_file(start: &OwnedFd, file: &HomeFile) -> Result<(), ToolError> {

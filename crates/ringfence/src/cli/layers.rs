@@ -15,6 +15,7 @@ use crate::app::{App, build_person_app};
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
+use crate::wrapped_run::HomeKeepRequest;
 use crate::wrapped_run::review_screen::{ReviewChoice, ReviewModel, Selection, format_review, show_review};
 
 /// Most paths that one line of text names.
@@ -137,6 +138,20 @@ pub(crate) fn drop_layer(settings: AppSettings, environment: &Environment, layer
     discard(&person_app(settings, environment)?, layer)
 }
 
+/// Takes what the profile names into the person's home directory. The rest stays for the next run.
+pub(crate) fn keep_home(
+    settings: AppSettings,
+    environment: &Environment,
+    wanted: &HomeKeepRequest,
+) -> Result<(), CliError> {
+    let person = person_app(settings, environment)?;
+    let arguments = json!({"profile": wanted.profile, "files": wanted.files});
+    if let Some(value) = call(&person, "keep_home", &arguments)? {
+        format_home(&value).iter().for_each(|line| print_error(line));
+    }
+    Ok(())
+}
+
 /// Removes what decided layers left, and home directories that no run uses.
 pub(crate) fn collect_garbage(settings: &AppSettings, options: &GcOptions) -> Result<u8, CliError> {
     const DAY: u64 = 24 * 3600;
@@ -214,6 +229,26 @@ fn branch(person: &App, arguments: &Value) -> Result<u8, CliError> {
     let Some(value) = call(person, "branch_layer", arguments)? else { return Ok(ERROR_REPLY) };
     print_error(&format_branched(&value));
     Ok(SUCCESS)
+}
+
+/// What went back into the home directory, and what did not.
+fn format_home(value: &Value) -> Vec<String> {
+    let list = |key: &str| value[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let kept: Vec<&str> = list("kept").iter().filter_map(|file| file["path"].as_str()).collect();
+    let mut lines = Vec::new();
+    if let Some(first) = kept.first() {
+        let more = match kept.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        lines.push(format!("in your home directory: {first}{more}"));
+    }
+    let left = list("left").iter().take(MOST_NAMED);
+    lines.extend(left.map(|file| {
+        let part = |key: &str| file[key].as_str().unwrap_or_default();
+        format!("not in your home directory: {}: {}", part("path"), part("why"))
+    }));
+    lines
 }
 
 fn discard(person: &App, layer: &str) -> Result<u8, CliError> {

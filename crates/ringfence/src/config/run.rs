@@ -17,6 +17,7 @@ use crate::config::limits::ConfigDuration;
 pub(crate) struct RunConfigSection {
     profiles: Option<BTreeSet<String>>,
     own_profiles: Option<bool>,
+    keep_home: Option<bool>,
     max_memory_bytes: Option<u64>,
     max_disk_bytes: Option<u64>,
     max_processes: Option<u64>,
@@ -30,6 +31,8 @@ pub struct WrappedProgramSettings {
     pub profiles: Option<BTreeSet<String>>,
     /// Whether a user's files of profiles are read.
     pub own_profiles: bool,
+    /// Whether files that a profile names go back into the person's home directory.
+    pub keep_home: bool,
     pub memory_bytes: ProgramBound,
     pub disk_bytes: ProgramBound,
     pub processes: ProgramBound,
@@ -69,6 +72,7 @@ pub(crate) fn merge_run(managed: &RunConfigSection, user: &RunConfigSection) -> 
     WrappedProgramSettings {
         profiles,
         own_profiles: managed.own_profiles.or(user.own_profiles).unwrap_or(true),
+        keep_home: managed.keep_home.unwrap_or(true) && user.keep_home.unwrap_or(true),
         memory_bytes: bound(|section| section.max_memory_bytes),
         disk_bytes: bound(|section| section.max_disk_bytes),
         processes: bound(|section| section.max_processes),
@@ -93,6 +97,18 @@ mod tests {
         assert_eq!(merge_run(&section("max_processes = 100"), &section("")).processes.resolve(None, 4096), 100);
         assert_eq!(merged.memory_bytes.resolve(None, 7), 7);
         assert_eq!(merged.seconds.resolve(None, u64::MAX), 120);
+    }
+
+    #[test]
+    fn either_layer_closes_the_home_directory() {
+        for (owner, user, expected) in [
+            ("", "", true),
+            ("keep_home = true", "", true),
+            ("", "keep_home = false", false),
+            ("keep_home = false", "keep_home = true", false),
+        ] {
+            assert_eq!(merge_run(&section(owner), &section(user)).keep_home, expected, "{owner} {user}");
+        }
     }
 
     #[test]

@@ -98,6 +98,7 @@ max_processes = 50
 max_duration = "51s"
 profiles = ["claude"]
 own_profiles = false
+keep_home = false
 
 [[credentials]]
 name = "far"
@@ -180,7 +181,7 @@ fn every_key_as_json() -> String {
             "max_tool_operation_duration": "13s", "max_approval_duration": 14
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
-        "run": {"max_memory_bytes": 48, "max_disk_bytes": 49, "max_processes": 50, "max_duration": "51s", "profiles": ["claude"], "own_profiles": false},
+        "run": {"max_memory_bytes": 48, "max_disk_bytes": 49, "max_processes": 50, "max_duration": "51s", "profiles": ["claude"], "own_profiles": false, "keep_home": false},
         "credentials": [{"name": "far", "hosts": ["far.example"], "paths": ["/v1/**"], "websocket_paths": ["/v1/live"], "headers": ["x-api-key"],
             "source": ["env:FAR_KEY"], "variable": "FAR_KEY", "also": ["FAR_TOKEN"], "placeholder": "far-"}],
         "project": {"test": "cargo-nextest", "format": "black"},
@@ -239,7 +240,7 @@ fn check_every_key(settings: &AppSettings) {
     };
     assert_eq!(settings.run_code, run_code);
     assert!(settings.wrapped.profiles.as_ref().is_some_and(|names| names.len() == 1 && names.contains("claude")));
-    assert!(!settings.wrapped.own_profiles);
+    assert!(!settings.wrapped.own_profiles && !settings.wrapped.keep_home);
     let names: Vec<&str> = settings.credentials.iter().map(|credential| credential.name.as_str()).collect();
     assert_eq!(names, ["far"]);
     assert_eq!(settings.project.test.as_deref(), Some("cargo-nextest"));
