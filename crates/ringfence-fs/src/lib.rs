@@ -42,4 +42,4 @@ pub use root::resolver::PLAIN_FILE_FLAGS;
 pub use root::{Durability, MountAccess, StagingMode};
 pub use sensitive::credentials::has_credential;
 pub use source_tree::{SourceContent, SourceEntry, SourceReader, SourceStamp, SourceTree};
-pub use tools::register;
+pub use tools::{register, register_home};

@@ -202,3 +202,6 @@ pub const OUTPUT_MOUNT: &str = "output";
 
 /// The mount that stands for kept layers: its paths are their IDs.
 pub const LAYER_MOUNT: &str = "layer";
+
+/// The mount that stands for a person's home directory where files of a wrapped program go back: its paths are below it.
+pub const HOME_MOUNT: &str = "home";

@@ -19,7 +19,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use ringfence_kernel::CallContext;
 
 pub(crate) use self::index::{GitIndex, GitIndexEntry};
-pub(crate) use self::object::{EMPTY_BLOB, GitObjectStore, GitTreeDifference, LINK_MODE, blob_names, through_link};
+pub(crate) use self::object::{
+    EMPTY_BLOB, GitObjectStore, GitTreeDifference, LINK_MODE, blob_names, objects_named_in, through_link,
+};
 pub(crate) use self::refs::{GitRefStore, oids_in, parse_oids};
 use crate::sys::syscall::pread;
 

@@ -280,27 +280,46 @@ impl<'a> GitObjectStore<'a> {
 
     fn entries(&self, tree: &GitOid) -> Result<BTreeMap<Vec<u8>, GitTreeEntry>, GitReadError> {
         let object = self.read(tree)?;
-        if object.kind != GitObjectKind::Tree {
-            return Err(GitReadError("an object is not a tree"));
+        match object.kind {
+            GitObjectKind::Tree => parse_tree(&object.data),
+            _ => Err(GitReadError("an object is not a tree")),
         }
-        let broken = GitReadError("a tree cannot be read");
-        let mut entries = BTreeMap::new();
-        let mut rest = object.data.as_slice();
-        while !rest.is_empty() {
-            let space = rest.iter().position(|byte| *byte == b' ').ok_or(broken)?;
-            let (mode, after) = (rest.get(..space).ok_or(broken)?, rest.get(space + 1..).ok_or(broken)?);
-            let mode = std::str::from_utf8(mode).ok().and_then(|mode| u32::from_str_radix(mode, 8).ok());
-            let end = after.iter().position(|byte| *byte == 0).ok_or(broken)?;
-            let name = after.get(..end).ok_or(broken)?.to_vec();
-            let oid = after.get(end + 1..end + 21).and_then(|oid| GitOid::try_from(oid).ok()).ok_or(broken)?;
-            rest = after.get(end + 21..).ok_or(broken)?;
-            // Which of two equal names git takes is not defined.
-            if name.is_empty() || name.contains(&b'/') || entries.insert(name, (mode.ok_or(broken)?, oid)).is_some() {
-                return Err(broken);
-            }
-        }
-        Ok(entries)
     }
+}
+
+/// The objects that an object names which is in a file of its own: those that go with it.
+pub(crate) fn objects_named_in(loose: &GitFile, budget: &GitReadBudget<'_>) -> Result<Vec<GitOid>, GitReadError> {
+    let object = inflate_loose(&loose.read_whole(budget)?, budget)?;
+    let named = |key: &'static [u8]| {
+        let lines = object.data.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
+        lines.filter_map(move |line| line.strip_prefix(key)).filter_map(parse_oid)
+    };
+    Ok(match object.kind {
+        GitObjectKind::Blob => Vec::new(),
+        GitObjectKind::Tree => parse_tree(&object.data)?.into_values().map(|(_, oid)| oid).collect(),
+        GitObjectKind::Commit => named(b"tree ").chain(named(b"parent ")).collect(),
+        GitObjectKind::Tag => named(b"object ").collect(),
+    })
+}
+
+fn parse_tree(data: &[u8]) -> Result<BTreeMap<Vec<u8>, GitTreeEntry>, GitReadError> {
+    let broken = GitReadError("a tree cannot be read");
+    let mut entries = BTreeMap::new();
+    let mut rest = data;
+    while !rest.is_empty() {
+        let space = rest.iter().position(|byte| *byte == b' ').ok_or(broken)?;
+        let (mode, after) = (rest.get(..space).ok_or(broken)?, rest.get(space + 1..).ok_or(broken)?);
+        let mode = std::str::from_utf8(mode).ok().and_then(|mode| u32::from_str_radix(mode, 8).ok());
+        let end = after.iter().position(|byte| *byte == 0).ok_or(broken)?;
+        let name = after.get(..end).ok_or(broken)?.to_vec();
+        let oid = after.get(end + 1..end + 21).and_then(|oid| GitOid::try_from(oid).ok()).ok_or(broken)?;
+        rest = after.get(end + 21..).ok_or(broken)?;
+        // Which of two equal names git takes is not defined.
+        if name.is_empty() || name.contains(&b'/') || entries.insert(name, (mode.ok_or(broken)?, oid)).is_some() {
+            return Err(broken);
+        }
+    }
+    Ok(entries)
 }
 
 /// The path that a symbolic link exposes to programs that follow it, whatever its target.

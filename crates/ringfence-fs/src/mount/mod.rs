@@ -8,6 +8,7 @@ pub(crate) mod ignored;
 pub(crate) mod images;
 pub(crate) mod node_source;
 pub(crate) mod repository;
+pub(crate) mod repository_files;
 pub(crate) mod suggest;
 pub(crate) mod write_target;
 

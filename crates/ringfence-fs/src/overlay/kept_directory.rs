@@ -19,6 +19,7 @@ use crate::overlay::store_directory::{
 };
 use crate::overlay::tree_removal::remove_tree;
 use crate::read::digest::content_id;
+use crate::root::stat;
 use crate::sys::own_files::{open_own_file, open_private_dir};
 use crate::sys::stat::FileStat;
 use crate::sys::syscall::{fstat, futimens};
@@ -59,11 +60,7 @@ impl KeptDirectory {
         record: &KeptDirectoryRecord,
         cx: &CallContext<'_>,
     ) -> Result<Self, ToolError> {
-        let cache = record.cache.iter().map(|path| format!("\0{path}")).collect::<String>();
-        let key = content_id(format!("{}\0{}{cache}", record.profile, record.workspace).as_bytes());
-        let key = format!("{prefix}{}", &key[..16]);
-        for number in 1..=MOST_AT_ONCE {
-            let name = if number == 1 { key.clone() } else { format!("{key}-{number}") };
+        for name in record.names(prefix) {
             let directory = open_checked(parent, name.as_bytes())?;
             let Some(lock) = try_lock(&directory)? else { continue };
             if !has_name(parent, name.as_bytes(), &directory)? {
@@ -85,6 +82,26 @@ impl KeptDirectory {
         Err(ToolError::new(ErrorKind::Unavailable, message))
     }
 
+    /// Those that no program runs with now, each with its lock.
+    pub(super) fn idle(
+        parent: &OwnedFd,
+        prefix: &str,
+        record: &KeptDirectoryRecord,
+    ) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
+        let mut found = Vec::new();
+        for name in record.names(prefix) {
+            if stat(parent.as_fd(), name.as_bytes()).map_err(errno_store_error)?.is_none() {
+                continue;
+            }
+            let directory = open_checked(parent, name.as_bytes())?;
+            let Some(lock) = try_lock(&directory)? else { continue };
+            if has_name(parent, name.as_bytes(), &directory)? {
+                found.push((directory, lock));
+            }
+        }
+        Ok(found)
+    }
+
     /// Says that a program used it just now.
     pub(super) fn mark_used(&self) {
         let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
@@ -94,6 +111,14 @@ impl KeptDirectory {
 }
 
 impl KeptDirectoryRecord {
+    /// Names of the directories for this: the second is used where a program runs with the first, and so on.
+    fn names(&self, prefix: &str) -> impl Iterator<Item = String> {
+        let cache = self.cache.iter().map(|path| format!("\0{path}")).collect::<String>();
+        let key = content_id(format!("{}\0{}{cache}", self.profile, self.workspace).as_bytes());
+        let key = format!("{prefix}{}", &key[..16]);
+        (1..=MOST_AT_ONCE).map(move |number| if number == 1 { key.clone() } else { format!("{key}-{number}") })
+    }
+
     /// The record in a kept directory. None if it cannot be read.
     pub(super) fn load(directory: &OwnedFd) -> Option<Self> {
         read_json(directory, ABOUT).ok()

@@ -3,7 +3,7 @@
 //! Programs of one profile in one workspace share a home directory: what it starts with is written anew for every run, and
 //! what the programs changed stays in the upper directory above it.
 //!
-//! Not here: layers on the workspace (`layer_store.rs`). A home directory is never committed.
+//! Not here: layers on the workspace (`layer_store.rs`), and files that go back to the person (`home_keep.rs`).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,6 +13,7 @@ use ringfence_kernel::{CallContext, ErrorKind, HomeFile, LayerDescription, ToolE
 use rustix::fs::OFlags;
 
 use crate::overlay::kept_directory::{KeptDirectory, KeptDirectoryRecord};
+use crate::overlay::layer_store::LayerStore;
 use crate::overlay::store_directory::{errno_store_error, store_error};
 use crate::overlay::tree_removal::remove_tree;
 use crate::sys::own_files::{open_own_file, open_private_dir, write_all};
@@ -39,16 +40,28 @@ pub(super) fn create_home(
     about: &LayerDescription,
     cx: &CallContext<'_>,
 ) -> Result<LayerHome, ToolError> {
-    let record = KeptDirectoryRecord {
-        profile: about.profile.clone(),
-        workspace: workspace.to_owned(),
-        ..KeptDirectoryRecord::default()
-    };
-    let kept = KeptDirectory::acquire(homes, HOME_PREFIX, &record, cx)?;
+    let kept = KeptDirectory::acquire(homes, HOME_PREFIX, &record_of(&about.profile, workspace), cx)?;
     remove_tree(kept.directory.as_fd(), START, cx)?;
     let start = open_private_dir(&kept.directory, START).map_err(errno_store_error)?;
     about.home_files.iter().try_for_each(|file| write_home_file(&start, file))?;
     Ok(LayerHome { start, kept })
+}
+
+/// The home directories of a profile in a workspace in which no program runs, each with its lock.
+pub(super) fn idle_homes(
+    store: &LayerStore,
+    workspace: &str,
+    profile: &str,
+) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
+    KeptDirectory::idle(&store.open(HOMES)?, HOME_PREFIX, &record_of(profile, workspace))
+}
+
+fn record_of(profile: &str, workspace: &str) -> KeptDirectoryRecord {
+    KeptDirectoryRecord {
+        profile: profile.to_owned(),
+        workspace: workspace.to_owned(),
+        ..KeptDirectoryRecord::default()
+    }
 }
 
 fn write_home_file(start: &OwnedFd, file: &HomeFile) -> Result<(), ToolError> {

@@ -12,6 +12,7 @@ mod commit;
 mod committed_secrets;
 mod compare;
 mod group;
+mod home_keep;
 mod ignored_trees;
 mod kept_directory;
 mod layer_branch;
@@ -49,6 +50,7 @@ use ringfence_kernel::{
 
 use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
+pub(crate) use self::home_keep::{HomeKeep, HomeKeepOutcome};
 pub use self::layer_branch::{LayerBranch, LayerBranchContents, StagedBranch};
 pub use self::layer_collection::{
     LayerCollection, LayerCollectionMode, LayerCollectionPolicy, LayerStoreEntry, LayerStoreEntryKind,

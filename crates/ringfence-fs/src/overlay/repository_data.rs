@@ -15,13 +15,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use ringfence_kernel::{CallContext, Decision, PolicyAction, ResourceAccess, ToolError};
-use rustix::fs::OFlags;
 
 use crate::git::{
     GitFile, GitIndex, GitObjectStore, GitOid, GitReadBudget, GitReadError, GitRefStore, GitTreeDifference, LINK_MODE,
     RepositoryFiles, parse_oids, through_link,
 };
 use crate::mount::Mount;
+use crate::mount::repository_files::LowerRepositoryFiles;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, join_path, resource_at};
 use crate::overlay::group::repository_of;
@@ -29,11 +29,6 @@ use crate::overlay::masked_paths::{GitStagedEntry, staged_mask};
 use crate::path::relative::split;
 use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
 use crate::root::{open_no_follow, stat};
-use crate::sys::own_files::names_in;
-use crate::sys::stat::FileKind;
-
-/// Most names of a directory of a repository that are examined.
-const MOST_NAMES: usize = 100_000;
 
 /// Findings about the repositories that a program changed.
 #[derive(Debug, Default)]
@@ -496,37 +491,6 @@ fn index_changes(old: &GitIndex, new: &GitIndex) -> Vec<WorktreePathChange> {
         WorktreePathChange { path: key.0.clone(), staged }
     };
     differing_keys(old, new).map(change).collect()
-}
-
-/// The files of a repository in the workspace as it is.
-#[derive(Clone, Copy)]
-pub(super) struct LowerRepositoryFiles<'a> {
-    pub(super) mount: &'a Mount,
-    pub(super) root: &'a [u8],
-}
-
-impl RepositoryFiles for LowerRepositoryFiles<'_> {
-    fn open(&self, path: &[u8]) -> Result<Option<GitFile>, GitReadError> {
-        let full = join_path(self.root, path);
-        let (parent, name) = split(&full);
-        let Some(parent) = open_no_follow(self.mount, parent) else { return Ok(None) };
-        let unreadable = |_| GitReadError("a file cannot be read");
-        match stat(parent.as_fd(), name).map_err(unreadable)? {
-            None => Ok(None),
-            Some(stamp) if stamp.kind == FileKind::File => {
-                let fd = self.mount.open_at(parent.as_fd(), name, OFlags::RDONLY).map_err(unreadable)?;
-                Ok(Some(GitFile { fd, size: stamp.size }))
-            }
-            Some(stamp) if stamp.kind == FileKind::Directory => Ok(None),
-            Some(_) => Err(GitReadError("a file is a link")),
-        }
-    }
-
-    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, GitReadError> {
-        let Some(directory) = open_no_follow(self.mount, &join_path(self.root, path)) else { return Ok(Vec::new()) };
-        let names = names_in(directory.as_fd(), MOST_NAMES).map_err(|_| GitReadError("a directory cannot be read"))?;
-        Ok(names.into_iter().filter(|name| name != "." && name != "..").map(String::into_bytes).collect())
-    }
 }
 
 /// The files of a repository as a program left them.

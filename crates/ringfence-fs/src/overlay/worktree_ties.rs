@@ -16,11 +16,10 @@ use crate::git::{
     EMPTY_BLOB, GitFile, GitIndex, GitIndexEntry, GitObjectStore, GitOid, GitReadBudget, GitReadError, RepositoryFiles,
     blob_names, oids_in, parse_oid,
 };
+use crate::mount::repository_files::LowerRepositoryFiles;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, join_path};
 use crate::overlay::group::repository_of;
-use crate::overlay::repository_data::{
-    GitFileClass, LowerRepositoryFiles, RepositoryJudge, RepositoryVersions, differing_keys, relative_to,
-};
+use crate::overlay::repository_data::{GitFileClass, RepositoryJudge, RepositoryVersions, differing_keys, relative_to};
 use crate::path::relative::split;
 use crate::root::{open_no_follow, stat};
 use crate::sys::stat::FileKind;

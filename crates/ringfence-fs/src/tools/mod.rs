@@ -10,6 +10,7 @@ mod edit_args;
 mod edit_file;
 mod find_files;
 mod get_file_info;
+mod home;
 mod layers;
 mod list_directory;
 mod move_file;
@@ -33,6 +34,7 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::home::register_home;
 use crate::Fence;
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{decode_text, read_up_to};

@@ -3,4 +3,5 @@
 pub(crate) mod apply;
 pub(crate) mod plan;
 pub(crate) mod preview;
+mod removed_objects;
 pub(crate) mod tree;

@@ -22,6 +22,7 @@ use crate::root::symlinks::{PathRelocation, check_links_stay_inside};
 use crate::sys::file_ref::FileRef;
 use crate::undo::apply::{GuardedContents, UndoConflict, UndoForce, UndoPlan, UndoScratchFile, UndoStep, UndoStepKind};
 use crate::undo::preview::UndoPreview;
+use crate::undo::removed_objects::used_object_conflicts;
 use crate::undo::tree::{TreeEdit, TreeNode, TreeNodeIdentity, VirtualTree};
 
 impl UndoPlan {
@@ -50,7 +51,11 @@ impl UndoPlan {
             cx.check()?;
             painter.undo_effect(change, &effect)?;
         }
-        Ok(painter.plan)
+        let mut plan = painter.plan;
+        if force == UndoForce::No {
+            plan.conflicts.extend(used_object_conflicts(mount, &plan.steps, cx));
+        }
+        Ok(plan)
     }
 }
 

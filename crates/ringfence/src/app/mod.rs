@@ -373,6 +373,9 @@ fn build_app_for(
     }
     let mut registry = ToolRegistry::new();
     ringfence_fs::register(&mut registry, &fence)?;
+    let home = environment.home.clone();
+    let home = home.filter(|_| matches!(who, SessionKind::Person) && settings.wrapped.keep_home);
+    ringfence_fs::register_home(&mut registry, &fence, home)?;
     let net = web_connector(&settings);
     let commands = Arc::new(CommandSessions::default());
     let wrapped = match &mut who {

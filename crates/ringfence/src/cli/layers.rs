@@ -13,6 +13,7 @@ use crate::approval::dialog_screen::ColorMode;
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
+use crate::wrapped_run::HomeKeepRequest;
 use crate::wrapped_run::review::{ReviewModel, Selection};
 use crate::wrapped_run::review_screen::{ReviewChoice, show_review};
 
@@ -48,8 +49,9 @@ pub(crate) enum LayersCommand {
         #[arg(long, conflicts_with = "paths")]
         allowed: bool,
     },
-    /// Commit changes of a layer to a new branch `ringfence/ID`. The work tree, the index and the current branch stay as they
-    /// are, and so does the layer.
+    /// Commit changes of a layer to a new branch `ringfence/ID`.
+    ///
+    /// The work tree, the index and the current branch stay as they are, and so does the layer.
     Branch {
         /// The layer, or the start of its id.
         layer: String,
@@ -125,6 +127,20 @@ pub(crate) fn drop_layer(settings: AppSettings, environment: &Environment, layer
     discard(&person_app(settings, environment)?, layer)
 }
 
+/// Takes what the profile names into the person's home directory. The rest stays for the next run.
+pub(crate) fn keep_home(
+    settings: AppSettings,
+    environment: &Environment,
+    wanted: &HomeKeepRequest,
+) -> Result<(), CliError> {
+    let person = person_app(settings, environment)?;
+    let arguments = json!({"profile": wanted.profile, "files": wanted.files});
+    if let Some(value) = call(&person, "keep_home", &arguments)? {
+        format_home(&value).iter().for_each(|line| print_error(line));
+    }
+    Ok(())
+}
+
 fn person_app(settings: AppSettings, environment: &Environment) -> Result<App, CliError> {
     Ok(build_person_app(settings, environment, Assurance::Person, None)?)
 }
@@ -179,6 +195,26 @@ fn branch(person: &App, arguments: &Value) -> Result<u8, CliError> {
     let Some(value) = call(person, "branch_layer", arguments)? else { return Ok(ERROR_REPLY) };
     print_error(&format_branched(&value));
     Ok(SUCCESS)
+}
+
+/// What went back into the home directory, and what did not.
+fn format_home(value: &Value) -> Vec<String> {
+    let list = |key: &str| value[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let kept: Vec<&str> = list("kept").iter().filter_map(|file| file["path"].as_str()).collect();
+    let mut lines = Vec::new();
+    if let Some(first) = kept.first() {
+        let more = match kept.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        lines.push(format!("in your home directory: {first}{more}"));
+    }
+    let left = list("left").iter().take(MOST_NAMED);
+    lines.extend(left.map(|file| {
+        let part = |key: &str| file[key].as_str().unwrap_or_default();
+        format!("not in your home directory: {}: {}", part("path"), part("why"))
+    }));
+    lines
 }
 
 fn discard(person: &App, layer: &str) -> Result<u8, CliError> {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
-use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed};
+use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
 use crate::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
@@ -102,7 +102,7 @@ pub(crate) fn run_wrapped(
     run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
     let settings = AppSettings { workspace: run.app.settings.workspace.clone(), ..settings };
     let reply = follow(&run)?;
-    let is_interactive = run.has_terminal();
+    let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
     drop(run);
     let reply = match reply.outcome {
         Ok(value) => parse_reply(value.to_value())
@@ -114,6 +114,9 @@ pub(crate) fn run_wrapped(
     };
     if let Some(limit) = &reply.limit {
         print_error(&format!("the program was ended: limit `{limit}` exceeded"));
+    }
+    if !home_keep.files.is_empty() {
+        keep_home(settings.clone(), environment, &home_keep)?;
     }
     let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
     let kept = settings.clone();

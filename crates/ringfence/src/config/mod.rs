@@ -32,8 +32,9 @@ use ringfence_crewagent::STATE_ALIAS;
 use ringfence_fs::{Durability, MountAccess, NameRule};
 use ringfence_git::GitCredentials;
 use ringfence_kernel::{
-    CallLimits, Decision, Dialect, LAYER_MOUNT, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer, PolicyRule, Preset,
-    REGISTRY_MOUNT, RuleText, SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name, sanitize_line,
+    CallLimits, Decision, Dialect, HOME_MOUNT, LAYER_MOUNT, LayeredRules, MCP_MOUNT, NET_MOUNT, PolicyLayer,
+    PolicyRule, Preset, REGISTRY_MOUNT, RuleText, SEARCH_MOUNT, ToolFilter, WORKSPACE_MOUNTS, nearest_name,
+    sanitize_line,
 };
 use ringfence_project::ProjectSettings;
 use ringfence_sandbox::JailFallback;
@@ -541,7 +542,7 @@ fn unknown_mount_warning(rule: &PolicyRule, mounts: &[MountSetting]) -> Option<S
         .iter()
         .map(|mount| mount.alias.as_str())
         .chain(WORKSPACE_MOUNTS)
-        .chain([STATE_ALIAS, LAYER_MOUNT, MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT, REGISTRY_MOUNT])
+        .chain([STATE_ALIAS, HOME_MOUNT, LAYER_MOUNT, MCP_MOUNT, NET_MOUNT, SEARCH_MOUNT, REGISTRY_MOUNT])
         .collect();
     let missing = rule.mount_names().find(|name| !known.contains(name))?;
     let guess = nearest_name(missing, known).map(|guess| format!("; did you mean `{guess}`?")).unwrap_or_default();

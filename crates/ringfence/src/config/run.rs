@@ -19,6 +19,7 @@ pub(crate) struct RunConfigSection {
     own_profiles: Option<bool>,
     toolchains: Option<BTreeSet<String>>,
     max_kept_bytes: Option<u64>,
+    keep_home: Option<bool>,
     max_memory_bytes: Option<u64>,
     max_disk_bytes: Option<u64>,
     max_processes: Option<u64>,
@@ -36,6 +37,8 @@ pub struct WrappedProgramSettings {
     pub toolchains: Option<BTreeSet<String>>,
     /// Bytes of all layers, home directories and caches that are kept.
     pub kept_bytes: ProgramBound,
+    /// Whether files that a profile names go back into the person's home directory.
+    pub keep_home: bool,
     pub memory_bytes: ProgramBound,
     pub disk_bytes: ProgramBound,
     pub processes: ProgramBound,
@@ -81,6 +84,7 @@ pub(crate) fn merge_run(managed: &RunConfigSection, user: &RunConfigSection) -> 
         own_profiles: managed.own_profiles.or(user.own_profiles).unwrap_or(true),
         toolchains: both(|section| &section.toolchains),
         kept_bytes: bound(|section| section.max_kept_bytes),
+        keep_home: managed.keep_home.unwrap_or(true) && user.keep_home.unwrap_or(true),
         memory_bytes: bound(|section| section.max_memory_bytes),
         disk_bytes: bound(|section| section.max_disk_bytes),
         processes: bound(|section| section.max_processes),
@@ -105,6 +109,18 @@ mod tests {
         assert_eq!(merge_run(&section("max_processes = 100"), &section("")).processes.resolve(None, 4096), 100);
         assert_eq!(merged.memory_bytes.resolve(None, 7), 7);
         assert_eq!(merged.seconds.resolve(None, u64::MAX), 120);
+    }
+
+    #[test]
+    fn either_layer_closes_the_home_directory() {
+        for (owner, user, expected) in [
+            ("", "", true),
+            ("keep_home = true", "", true),
+            ("", "keep_home = false", false),
+            ("keep_home = false", "keep_home = true", false),
+        ] {
+            assert_eq!(merge_run(&section(owner), &section(user)).keep_home, expected, "{owner} {user}");
+        }
     }
 
     #[test]

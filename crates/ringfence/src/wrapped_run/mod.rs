@@ -62,7 +62,7 @@ use crate::wrapped_run::profile::{AgentProfile, NO_PROFILE};
 use crate::wrapped_run::profile_files::{ProfileError, not_allowed};
 use crate::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::wrapped_run::relay_signals::{SignalInbox, SignalThread};
-use crate::wrapped_run::run_environment::RunEnvironment;
+use crate::wrapped_run::run_environment::{RunEnvironment, kept_home_files};
 use crate::wrapped_run::run_toolchains::RunToolchains;
 use crate::wrapped_run::sequence_policy::FilterOptions;
 use crate::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
@@ -125,12 +125,22 @@ impl From<AppError> for WrappedRunError {
     }
 }
 
+/// Files of the home layer that go back into the person's home directory without a question.
+#[derive(Clone, Debug)]
+pub(crate) struct HomeKeepRequest {
+    pub(crate) profile: String,
+    /// Patterns. Empty where nothing goes back.
+    pub(crate) files: Vec<String>,
+}
+
 /// A run that is ready to start.
 #[derive(Debug)]
 pub(crate) struct WrappedRun {
     pub(crate) app: App,
     /// For the person, before it starts.
     pub(crate) notes: Vec<String>,
+    /// What goes back into the person's home directory.
+    pub(crate) home_keep: HomeKeepRequest,
     /// The person's terminal, if the program has one.
     relay: Option<Arc<RelaySession>>,
     signals: Arc<SignalInbox>,
@@ -171,6 +181,9 @@ impl WrappedRun {
         let credentials = RunCredentials::read(&wanted, environment, &launcher)?;
         let identity = person_git_identity(environment);
         let mut run = RunEnvironment::new(&profile, &credentials, environment, &identity, &workspace);
+        let is_open = settings.wrapped.keep_home;
+        let files = if is_open { kept_home_files(&profile, &workspace) } else { Vec::new() };
+        let home_keep = HomeKeepRequest { profile: profile.name.clone(), files };
         let interceptor = intercept(credentials, &settings, &mut run)?;
         run.notes.extend(run_toolchains.notes);
         // The agent's profile says more than that of a toolchain.
@@ -215,7 +228,7 @@ impl WrappedRun {
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
-        Ok(Self { app, notes: run.notes, relay, signals })
+        Ok(Self { app, notes: run.notes, home_keep, relay, signals })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.

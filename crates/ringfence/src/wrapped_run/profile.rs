@@ -50,6 +50,9 @@ pub(crate) struct ProfileEnvironment {
 pub(crate) struct ProfileHome {
     /// Files and directories of the person's home directory that are copied.
     pub(crate) copy: Vec<String>,
+    /// Files that go back into the person's home directory: what no agent acts on, such as transcripts. A star stands for any
+    /// text in a name, and `${workspace:dashes}` for the path of the workspace with `-` for all but letters and digits.
+    pub(crate) keep: Vec<String>,
     /// Files by their paths, with `${workspace}` and `${placeholder:NAME:LENGTH}`.
     pub(crate) files: BTreeMap<String, String>,
 }
@@ -70,8 +73,12 @@ impl ProfileData for AgentProfile {
     fn complete(&mut self, name: &str, environment: &Environment) -> Result<(), String> {
         name.clone_into(&mut self.name);
         self.credentials.iter().try_for_each(|credential| credential.check(environment.home.as_deref()))?;
-        if let Some(path) = self.home.copy.iter().chain(self.home.files.keys()).find(|path| !is_below(path)) {
+        let mut relative = self.home.copy.iter().chain(&self.home.keep).chain(self.home.files.keys());
+        if let Some(path) = relative.find(|path| !is_below(path)) {
             return Err(format!("`{path}` must be a path below the home directory, such as `.config/agent`"));
+        }
+        if let Some(path) = self.home.keep.iter().find(|path| path.split('/').any(|name| name == "**")) {
+            return Err(format!("`{path}` must have a name or a pattern such as `*.jsonl` between slashes"));
         }
         let is_plain = |path: &str| path.strip_prefix('/').is_some_and(is_below);
         match self.files.keys().find(|path| !is_plain(path)) {
@@ -132,6 +139,9 @@ mod tests {
             for program in &profile.programs {
                 assert_eq!(AgentProfile::find(None, program, &environment).unwrap().name, *name);
             }
+            // Nothing goes back that an agent acts on: files of transcripts have names of their own.
+            let is_transcript = |file: &String| file.ends_with("*.jsonl") || file.ends_with("/chats/session-*.json");
+            assert!(profile.home.keep.iter().all(is_transcript), "{name}");
             // A key goes only to a host that the profile allows.
             for credential in &profile.credentials {
                 assert!(credential.hosts.iter().all(|host| profile.hosts.contains(host)), "{name}");
@@ -161,6 +171,8 @@ mod tests {
             ("host = []", "unknown field `host`"),
             ("[home]\ncopy = [\"../x\"]", "`../x` must be a path below the home directory"),
             ("[home.files]\n\"/etc/x\" = \"\"", "`/etc/x` must be a path below the home directory"),
+            ("[home]\nkeep = [\"a/**\"]", "`a/**` must have a name or a pattern"),
+            ("[home]\nkeep = [\"/x\"]", "`/x` must be a path below the home directory"),
             ("[files]\n\"etc/x\" = \"\"", "`etc/x` must be an absolute path"),
             ("[files]\n\"/etc/../x\" = \"\"", "`/etc/../x` must be an absolute path"),
             ("[[credentials]]\nname = \"a\"\nhosts = []\nheaders = []\nsource = []", "credential `a`: `hosts` must"),

@@ -141,6 +141,13 @@ fn placed(path: &str, contents: &[u8]) -> PlacedFile {
     PlacedFile { path: path.into(), contents: contents.to_vec() }
 }
 
+/// Patterns of the files that go back into the home directory.
+pub(crate) fn kept_home_files(profile: &AgentProfile, workspace: &Path) -> Vec<String> {
+    let dashed = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let dashes: String = workspace.to_string_lossy().chars().map(dashed).collect();
+    profile.home.keep.iter().map(|file| file.replace("${workspace:dashes}", &dashes)).collect()
+}
+
 /// Whether a name is the pattern, or begins with it up to its star.
 pub(crate) fn matches_name(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
@@ -225,6 +232,13 @@ mod tests {
             run.home_files.iter().map(|file| (file.path.to_str().unwrap(), file.contents.as_slice())).collect();
         assert_eq!(files, [(".agent/commands/a.md", "text".as_bytes()), ("x", b"in /home/ada/a \\\"b\\\"")]);
         assert_eq!(run.notes, ["`~/.agent/key.json` may contain a key and is not copied"]);
+    }
+
+    #[test]
+    fn transcripts_are_those_of_the_workspace() {
+        let profile = profile("[home]\nkeep = [\".agent/${workspace:dashes}/*.jsonl\", \".b/c\"]");
+        let files = kept_home_files(&profile, Path::new("/home/ada/my_project*.x"));
+        assert_eq!(files, [".agent/-home-ada-my-project--x/*.jsonl", ".b/c"]);
     }
 
     #[test]

@@ -2,6 +2,12 @@
 //!
 //! Not here: what may be kept of a layer (`ringfence-fs`).
 
+use ringfence::app::build_person_app;
+use ringfence::config::{CliFlags, load};
+use ringfence_kernel::{Assurance, ToolCall};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
 use crate::run_code_git::{git, repository_at, seen};
 use crate::site::{CliOutput, TestSite, cli_output};
 
@@ -105,6 +111,33 @@ fn some_paths_are_committed_and_a_second_branch_is_refused() {
     let id = layer(&site, "rm -r src README.md; echo file > src; mkdir README.md; echo x > README.md/x");
     branched(&site, &id, &[]);
     assert_eq!(difference(&site, &id), ["D README.md", "A README.md/x", "A src", "D src/lib.rs"]);
+    seen(&site);
+}
+
+/// The call that the review screen makes.
+#[test]
+fn some_hunks_of_a_file_are_committed() {
+    let site = repository();
+    let lines = |first: &str, last: &str| {
+        let middle: String = (2..40).map(|number| format!("{number}\n")).collect();
+        format!("{first}\n{middle}{last}\n")
+    };
+    site.write("long.txt", lines("1", "40"));
+    git(&site, &["add", "long.txt"]);
+    git(&site, &["commit", "-qm", "long"]);
+    let id = layer(&site, "sed -i 's/^1$/first/; s/^40$/last/' long.txt");
+    let flags = CliFlags { workspace: Some(site.workspace.to_str().unwrap().to_owned()), ..CliFlags::default() };
+    let environment = site.environment();
+    let settings = load(&flags, &environment).unwrap();
+    let person = build_person_app(settings, &environment, Assurance::Person, None).unwrap();
+    let arguments = json!({"layer": id, "items": [{"path": "long.txt", "hunks": [1]}]}).to_string();
+    let call = ToolCall { id: "1".to_owned(), name: "branch_layer".to_owned(), arguments };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(person.host.call(&person.session, call, &CancellationToken::new())).unwrap();
+    let value = &serde_json::from_str::<Value>(&reply.text).unwrap()["value"];
+    assert_eq!(value["kept"], json!([{"path": "long.txt", "kind": "modified", "hunks": [1]}]), "{}", reply.text);
+    assert_eq!(git(&site, &["show", &format!("ringfence/{id}:long.txt")]), lines("1", "last"));
+    assert_eq!(site.read("long.txt"), lines("1", "40"));
     seen(&site);
 }
 
@@ -257,4 +290,46 @@ fn a_file_that_both_changed_is_a_conflict_and_is_not_on_the_branch() {
     let output = branched(&site, &id, &[]);
     assert_eq!(difference(&site, &id), ["A x"]);
     assert!(output.err.contains("not on the branch: `README.md`"), "{output:?}");
+}
+
+/// Git stores an object once: what a later commit, a merge or the index needs is not removed with the branch.
+#[test]
+fn an_undo_removes_no_object_that_something_else_uses() {
+    type Commands = &'static [&'static [&'static str]];
+    // A command that writes an object which is there renews its time, and that is a conflict already: these do not.
+    let cases: [(&str, Commands); 3] = [
+        ("a branch or tag that leads to one of its commits", &[&["merge", "-q", "--ff-only", "ringfence/ID"]]),
+        ("an index that has one of its files", &[&["update-index", "--add", "--cacheinfo", "100644,BLOB,a.txt"]]),
+        (
+            "a later commit that has one of its objects",
+            &[&["merge", "-q", "--no-ff", "-m", "merged", "ringfence/ID"], &["rm", "-q", "--cached", "a.txt"]],
+        ),
+    ];
+    for (user, commands) in cases {
+        let site = repository();
+        let id = layer(&site, "echo a > a.txt");
+        branched(&site, &id, &[]);
+        let blob = git(&site, &["rev-parse", &format!("ringfence/{id}:a.txt")]);
+        for command in commands {
+            let words = command.iter().map(|word| word.replace("ID", &id).replace("BLOB", blob.trim()));
+            let command: Vec<String> = words.collect();
+            git(&site, &command.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        let tree = site.tree();
+        let undone = site.run(&["undo"]);
+        assert_eq!(undone.code, Some(1), "{user}: {undone:?}");
+        assert!(undone.err.contains(user), "{user}: {undone:?}");
+        assert_eq!(site.tree(), tree, "{user}");
+        git(&site, &["fsck", "--strict"]);
+    }
+    // Other commits are in nobody's way.
+    let site = repository();
+    let id = layer(&site, "echo a > a.txt");
+    branched(&site, &id, &[]);
+    site.write("b.txt", "b\n");
+    git(&site, &["add", "b.txt"]);
+    git(&site, &["commit", "-qm", "another file"]);
+    assert_eq!(site.run(&["undo"]).code, Some(0));
+    assert_eq!(git(&site, &["branch", "--list", "ringfence/*"]), "");
+    seen(&site);
 }

@@ -31,6 +31,7 @@ mod git_remote;
 mod git_tools;
 mod git_vectors;
 mod habitual_calls;
+mod home_keep;
 mod host_path_leaks;
 mod install_package;
 mod layer_branch;

@@ -100,6 +100,7 @@ profiles = ["claude"]
 own_profiles = false
 toolchains = ["rust"]
 max_kept_bytes = 52
+keep_home = false
 
 [[credentials]]
 name = "far"
@@ -183,7 +184,7 @@ fn every_key_as_json() -> String {
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
         "run": {"max_memory_bytes": 48, "max_disk_bytes": 49, "max_processes": 50, "max_duration": "51s", "profiles": ["claude"], "own_profiles": false,
-            "toolchains": ["rust"], "max_kept_bytes": 52},
+            "toolchains": ["rust"], "max_kept_bytes": 52, "keep_home": false},
         "credentials": [{"name": "far", "hosts": ["far.example"], "paths": ["/v1/**"], "websocket_paths": ["/v1/live"], "headers": ["x-api-key"],
             "source": ["env:FAR_KEY"], "variable": "FAR_KEY", "also": ["FAR_TOKEN"], "placeholder": "far-"}],
         "project": {"test": "cargo-nextest", "format": "black"},
@@ -242,7 +243,7 @@ fn check_every_key(settings: &AppSettings) {
     };
     assert_eq!(settings.run_code, run_code);
     assert!(settings.wrapped.profiles.as_ref().is_some_and(|names| names.len() == 1 && names.contains("claude")));
-    assert!(!settings.wrapped.own_profiles);
+    assert!(!settings.wrapped.own_profiles && !settings.wrapped.keep_home);
     assert!(settings.wrapped.toolchains.as_ref().is_some_and(|names| names.len() == 1 && names.contains("rust")));
     let names: Vec<&str> = settings.credentials.iter().map(|credential| credential.name.as_str()).collect();
     assert_eq!(names, ["far"]);
