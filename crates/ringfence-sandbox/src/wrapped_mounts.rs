@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::jail::JailRoot;
 use crate::mount_points::{find_beneath, find_in, make_directory_beneath, make_directory_in, make_file_beneath};
 use crate::mounts::{READ_ONLY, TmpfsMode, attach_over, clone_mount, mask_directory, mask_file, overlay_of, tmpfs};
-use crate::protocol::{CacheSpec, RunSpec, SetupError, SetupStep, WrappedSpec};
+use crate::protocol::{RunSpec, SetupError, SetupStep, WrappedSpec};
 use crate::run_mounts::{attach_hidden, finish_workspace, mount_read_only_dirs, resize_tmp};
 use crate::sys::{MountFlagScope, set_mount_flags};
 
@@ -167,10 +167,11 @@ impl WrappedPlace<'_> {
     /// A directory for each cache, by its number, with empty files and directories over what is masked in it. It is also
     /// what a cache that is not there starts with.
     fn cache_masks(&self) -> Result<OwnedFd, Errno> {
-        const ENTRIES_OF_ONE: usize = 32;
         let caches = &self.wrapped.caches;
-        let count = |cache: &CacheSpec| 2 + cache.masked_files.len() + cache.masked_directories.len();
-        let entries = caches.iter().map(count).sum::<usize>() * ENTRIES_OF_ONE;
+        let masked = caches.iter().flat_map(|cache| cache.masked_files.iter().chain(&cache.masked_directories));
+        let names = 2 + caches.len() + masked.map(|path| path.components().count()).sum::<usize>();
+        // An attribute takes as much as a file.
+        let entries = 2 * names;
         let masks = tmpfs("16m", &entries.to_string(), TmpfsMode::OwnerOnly)?;
         for (number, cache) in caches.iter().enumerate() {
             mkdirat(&masks, number.to_string(), Mode::from_raw_mode(0o755))?;

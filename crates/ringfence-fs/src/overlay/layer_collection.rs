@@ -260,7 +260,8 @@ impl LayerStore {
                 continue;
             }
             let Ok(directory) = open_checked(&parent, name.as_bytes()) else { continue };
-            let record = KeptDirectoryRecord::load(&directory);
+            // One whose removal was interrupted has no use any more.
+            let record = KeptDirectoryRecord::load(&directory).filter(|_| !name.starts_with(DECIDED_PREFIX));
             let used = record.as_ref().map(|record| UNIX_EPOCH + Duration::from_nanos(record.last_used(&directory)));
             let record = record.unwrap_or_default();
             let (program, path) = (record.profile, record.cache.unwrap_or_default());
