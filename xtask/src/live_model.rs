@@ -3,7 +3,8 @@
 //! A try is one run of `ringfence agent` in a new workspace. It counts by what is in the workspace and what the model says,
 //! not by how it went about it. Each result is added to a file below `target/tmp/live-model` as soon as it is known, and a
 //! try that is in the file is not made again: a run can be ended at any time, and dialects can be run one by one. The
-//! prompts name no tool, so that they are the same in every dialect.
+//! prompts name no tool, so that they are the same in every dialect. A try that the time limit ended says nothing about the
+//! model: it is not in the file, and the command ends.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,14 +13,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::external_tools::ChildGuard;
 use crate::{doc_markers, print_status, root};
 
 /// Tries of each task: a small model does not always succeed.
 const TRIES: usize = 3;
 
-/// Time limit of a try: a small model on a busy machine takes a minute to its first word.
-const MAX_TRY_TIME: Duration = Duration::from_secs(600);
+/// Time limit of a try: a small model on a busy machine takes minutes to its first word.
+const MAX_TRY_TIME: Duration = Duration::from_secs(1800);
+
+/// Most tokens of one answer, so that a model that does not stop ends its try before the time does.
+const MAX_ANSWER_TOKENS: u32 = 1024;
 
 const DIALECTS: [&str; 5] = ["standard", "claude", "codex", "gemini", "miniclaw"];
 
@@ -78,6 +84,16 @@ const TASKS: [ModelTask; 5] = [
 /// A try: dialect, task and number.
 type TryKey = (String, String, usize);
 
+/// The outcome of a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TryResult {
+    done: bool,
+    /// Tokens of the first request, as the server counts them: what the dialect costs before anything is done.
+    first_prompt: u64,
+    /// Answers of the model.
+    steps: u64,
+}
+
 /// False where a try could not be made, or the best dialect has fewer than four tasks.
 pub(crate) fn run(url: &str, model: &str, wanted: &[&str]) -> bool {
     if let Some(name) = wanted.iter().find(|name| !DIALECTS.contains(name)) {
@@ -110,16 +126,16 @@ pub(crate) fn run(url: &str, model: &str, wanted: &[&str]) -> bool {
                 let events = dir.join(format!("{dialect}-{}-{number}.jsonl", task.name.replace(' ', "-")));
                 let settings =
                     TrySettings { url, model, dialect, dir: &dir.join("try"), program: &program, events: &events };
-                let done = settings.make(task).and_then(|done| add_result(&results, &key, done).map(|()| done));
-                let done = match done {
-                    Ok(done) => done,
+                let result = settings.make(task).and_then(|result| add_result(&results, &key, result).map(|()| result));
+                let result = match result {
+                    Ok(result) => result,
                     Err(error) => {
                         print_status(&format!("{dialect}, {}: cannot make a try: {error}", task.name));
                         return false;
                     }
                 };
-                print_status(&format!("{dialect}, {}, try {}: {}", task.name, number + 1, word(done)));
-                known.insert(key, done);
+                print_status(&format!("{dialect}, {}, try {}: {}", task.name, number + 1, word(result.done)));
+                known.insert(key, result);
             }
         }
     }
@@ -135,17 +151,17 @@ fn word(done: bool) -> &'static str {
 }
 
 /// Successes by task and dialect, and the most tasks of a dialect that succeeded more often than not.
-fn table(known: &BTreeMap<TryKey, bool>) -> (String, usize) {
+fn table(known: &BTreeMap<TryKey, TryResult>) -> (String, usize) {
     let titles: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
     let mut lines = vec![
-        format!("| dialect | {} | tasks |", titles.join(" | ")),
-        format!("|---|{}", "---|".repeat(TASKS.len() + 1)),
+        format!("| dialect | {} | tasks | first request, tokens |", titles.join(" | ")),
+        format!("|---|{}---:|", "---|".repeat(TASKS.len() + 1)),
     ];
     let mut best = 0;
     for dialect in DIALECTS {
         let cell = |task: &ModelTask| {
             let of_task = known.iter().filter(|((of, name, _), _)| of == dialect && name == task.name);
-            let tries: Vec<bool> = of_task.map(|(_, done)| *done).collect();
+            let tries: Vec<bool> = of_task.map(|(_, result)| result.done).collect();
             (tries.iter().filter(|done| **done).count(), tries.len())
         };
         let cells: Vec<(usize, usize)> = TASKS.iter().map(cell).collect();
@@ -155,18 +171,20 @@ fn table(known: &BTreeMap<TryKey, bool>) -> (String, usize) {
             .iter()
             .map(|(done, tries)| if *tries == 0 { "-".to_owned() } else { format!("{done} of {tries}") })
             .collect();
-        lines.push(format!("| {dialect} | {} | {solved} of {} |", shown.join(" | "), TASKS.len()));
+        let prompts = known.iter().filter(|((of, _, _), _)| of == dialect).map(|(_, result)| result.first_prompt);
+        let longest = prompts.max().map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
+        lines.push(format!("| {dialect} | {} | {solved} of {} | {longest} |", shown.join(" | "), TASKS.len()));
     }
     (lines.join("\n"), best)
 }
 
-/// Results as lines of dialect, task, number and outcome. A line that was cut off is not one.
-fn read_results(file: &Path) -> BTreeMap<TryKey, bool> {
+/// Results as lines of dialect, task, number, outcome, tokens of the first request and steps. A line that was cut off is not one.
+fn read_results(file: &Path) -> BTreeMap<TryKey, TryResult> {
     fs::read_to_string(file).unwrap_or_default().lines().filter_map(parse_result).collect()
 }
 
-fn parse_result(line: &str) -> Option<(TryKey, bool)> {
-    let mut fields = line.split('\t');
+fn parse_result(line: &str) -> Option<(TryKey, TryResult)> {
+    let mut fields = line.strip_suffix('.')?.split('\t');
     let (dialect, task) = (fields.next()?.to_owned(), fields.next()?.to_owned());
     let number = fields.next()?.parse().ok()?;
     let done = match fields.next()? {
@@ -174,12 +192,15 @@ fn parse_result(line: &str) -> Option<(TryKey, bool)> {
         "not done" => false,
         _ => return None,
     };
-    Some(((dialect, task, number), done))
+    let (first_prompt, steps) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(((dialect, task, number), TryResult { done, first_prompt, steps }))
 }
 
-fn add_result(file: &Path, (dialect, task, number): &TryKey, done: bool) -> io::Result<()> {
+fn add_result(file: &Path, (dialect, task, number): &TryKey, result: TryResult) -> io::Result<()> {
+    let TryResult { done, first_prompt, steps } = result;
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
-    writeln!(file, "{dialect}\t{task}\t{number}\t{}", word(done))
+    // The full stop tells a whole line.
+    writeln!(file, "{dialect}\t{task}\t{number}\t{}\t{first_prompt}\t{steps}.", word(done))
 }
 
 struct TrySettings<'a> {
@@ -193,8 +214,8 @@ struct TrySettings<'a> {
 }
 
 impl TrySettings<'_> {
-    /// Runs the agent, and says whether the task was done. An error if the model gave no answer.
-    fn make(&self, task: &ModelTask) -> io::Result<bool> {
+    /// Runs the agent, and looks at what it did. An error if the model gave no answer, or not in time.
+    fn make(&self, task: &ModelTask) -> io::Result<TryResult> {
         let Self { url, model, dialect, dir, program, events } = self;
         // Of the try before.
         let _ = fs::remove_dir_all(dir);
@@ -207,7 +228,8 @@ impl TrySettings<'_> {
         }
         let config = format!(
             "preset = \"edits\"\ndialect = {dialect:?}\n[agents.defaults]\nprovider = \"openai\"\nbase_url = {url:?}\nmodel = {model:?}\n\
-             temperature = 0.2\nmax_tool_iterations = 8\n"
+             temperature = 0.2\nmax_tokens = {MAX_ANSWER_TOKENS}\nmax_tool_iterations = 8\n\
+             first_byte_timeout = \"30m\"\nidle_timeout = \"30m\"\n"
         );
         fs::write(dir.join("config.toml"), config)?;
         let mut command = Command::new(program);
@@ -218,39 +240,49 @@ impl TrySettings<'_> {
         let until = Instant::now() + MAX_TRY_TIME;
         let status = loop {
             match running.0.try_wait()? {
-                Some(status) => break Some(status),
-                None if Instant::now() > until => break None,
+                Some(status) => break status,
+                None if Instant::now() > until => {
+                    return Err(io::Error::other(format!("it did not end within {} s", MAX_TRY_TIME.as_secs())));
+                }
                 None => std::thread::sleep(Duration::from_millis(200)),
             }
         };
         // The model could not be reached, or the config is wrong: nothing was shown.
-        if status.and_then(|status| status.code()).is_some_and(|code| matches!(code, 2 | 3)) {
+        if status.code().is_none_or(|code| matches!(code, 2 | 3)) {
             return Err(io::Error::other("the model gave no answer"));
         }
         let events = fs::read_to_string(events)?;
-        let last = events.lines().last().unwrap_or_default();
+        let mut events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let first_prompt = events.find_map(|event| event["usage"]["input"].as_u64()).unwrap_or_default();
+        let last = events.last().unwrap_or_default();
         let (name, wanted) = task.expected;
         let contents = fs::read_to_string(workspace.join(name)).unwrap_or_default();
-        // Thousands may be set off in an answer.
-        let answer = last.replace([',', '\u{a0}'], "");
-        Ok(contents.trim_end() == wanted && task.answer.is_none_or(|word| answer.contains(word)))
+        // What the model said, and not what the host says where it said nothing. Thousands may be set off.
+        let said = last["text"].as_str().filter(|_| last["byHost"] == false).unwrap_or_default();
+        let said = said.replace([',', '\u{a0}'], "");
+        let done = contents.trim_end() == wanted && task.answer.is_none_or(|word| said.contains(word));
+        Ok(TryResult { done, first_prompt, steps: last["steps"].as_u64().unwrap_or_default() })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{add_result, parse_result, read_results};
+    use super::{TryResult, add_result, parse_result, read_results};
 
     #[test]
     fn results_are_read_back_and_a_cut_line_is_none() {
         let file = std::env::temp_dir().join(format!("live-model-{}", std::process::id()));
         let key = ("claude".to_owned(), "edit a line".to_owned(), 2);
-        add_result(&file, &key, true).unwrap();
-        add_result(&file, &("codex".to_owned(), "run".to_owned(), 0), false).unwrap();
+        let result = TryResult { done: true, first_prompt: 1856, steps: 2 };
+        add_result(&file, &key, result).unwrap();
+        add_result(&file, &("codex".to_owned(), "run".to_owned(), 0), TryResult { done: false, ..result }).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
         let known = read_results(&file);
         std::fs::remove_file(&file).unwrap();
-        assert_eq!((known.len(), known.get(&key)), (2, Some(&true)));
-        assert_eq!(parse_result("claude\trun\t1\tdo"), None);
-        assert_eq!(parse_result("claude\tru"), None);
+        assert_eq!((known.len(), known.get(&key)), (2, Some(&result)));
+        let line = text.lines().next().unwrap();
+        for cut in 0..line.len() {
+            assert_eq!(parse_result(&line[..cut]), None, "{}", &line[..cut]);
+        }
     }
 }

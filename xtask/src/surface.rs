@@ -3,7 +3,8 @@
 //! A real server answers real calls; its texts are counted with the tokenizer `o200k_base` of the npm package
 //! `gpt-tokenizer`, which is fetched below `target/tmp/surface` on the first run. Definitions are those that a client loads at
 //! once: name, description and schema of the core tools. The session is the one that the formats were designed with: the
-//! definitions, 12 reads, 6 searches, 3 lists, 8 edits and 8 programs.
+//! definitions, 12 reads, 6 searches, 3 lists, 8 edits and 8 programs. The search of `codex` is a command, so it takes ripgrep,
+//! which is Debian's, installed where it is missing and can be.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::external_tools::{ChildGuard, fetch_node_packages};
+use crate::external_tools::{ChildGuard, fetch_node_packages, has_program, install_debian_packages};
 use crate::{print_status, root};
 
 pub(crate) const TOKENIZER: &str = "gpt-tokenizer@4.0.0";
@@ -31,7 +32,12 @@ const NAME_WORDS: [&str; 25] = [
     "model", "parse", "query", "server", "state", "store", "test", "token", "types", "user", "util", "view",
 ];
 
-/// Tokens of what `grep -rn` itself prints in the workspace of the measurement, and of a line about its exit.
+/// Most tokens of a search, in every dialect.
+const SEARCH_TOKENS: u64 = 1400;
+
+/// Tokens of what ripgrep and grep themselves print in the workspace of the measurement. Models of `codex` search by commands,
+/// and what a program prints is not changed, so these miss the target; they are held where they are.
+const RIPGREP_TOKENS: u64 = 1440;
 const GREP_TOKENS: u64 = 1760;
 
 const MAX_SESSION_TOKENS: u64 = 40_000;
@@ -41,18 +47,25 @@ enum Operation {
     Read,
     List,
     Search,
+    /// A search by a command, as the description of the tool names it.
+    CommandSearch,
+    /// The same by a command that every model knows.
+    PlainSearch,
     Edit,
     Run,
 }
 
 impl Operation {
-    const ALL: [Self; 5] = [Self::Read, Self::List, Self::Search, Self::Edit, Self::Run];
+    const ALL: [Self; 7] =
+        [Self::Read, Self::List, Self::Search, Self::CommandSearch, Self::PlainSearch, Self::Edit, Self::Run];
 
     fn title(self) -> &'static str {
         match self {
             Self::Read => "read 200 lines",
             Self::List => "list 100 entries",
             Self::Search => "search, 50 matches",
+            Self::CommandSearch => "search, 50 matches, by `rg --heading -n`; 1400 wanted",
+            Self::PlainSearch => "search, 50 matches, by `grep -rn`; 1400 wanted",
             Self::Edit => "edit one line",
             Self::Run => "run, 30 lines of output",
         }
@@ -62,7 +75,9 @@ impl Operation {
         match self {
             Self::Read => 2060,
             Self::List => 650,
-            Self::Search => 1400,
+            Self::Search => SEARCH_TOKENS,
+            Self::CommandSearch => RIPGREP_TOKENS,
+            Self::PlainSearch => GREP_TOKENS,
             Self::Edit => 25,
             Self::Run => 355,
         }
@@ -89,6 +104,7 @@ const DIALECTS: [SurfaceDialect; 4] = [
                 Operation::Read => ("read_file", json!({"path": "source.rs"})),
                 Operation::List => ("list_directory", json!({"path": "many"})),
                 Operation::Search => ("search_files", json!({"pattern": "needle", "path": "searched"})),
+                Operation::CommandSearch | Operation::PlainSearch => return None,
                 Operation::Edit => (
                     "edit_file",
                     json!({"path": "edited.rs", "oldText": "let first = 1;", "newText": "let first = 2;"}),
@@ -108,6 +124,7 @@ const DIALECTS: [SurfaceDialect; 4] = [
                 Operation::Search => {
                     ("Grep", json!({"pattern": "needle", "path": "searched", "output_mode": "content"}))
                 }
+                Operation::CommandSearch | Operation::PlainSearch => return None,
                 Operation::Edit => (
                     "Edit",
                     json!({"file_path": "edited.rs", "old_string": "let first = 1;", "new_string": "let first = 2;"}),
@@ -124,7 +141,9 @@ const DIALECTS: [SurfaceDialect; 4] = [
             Some(match operation {
                 Operation::Read => ("exec_command", json!({"cmd": "cat source.rs"})),
                 Operation::List => ("exec_command", json!({"cmd": "ls many"})),
-                Operation::Search => ("exec_command", json!({"cmd": "grep -rn needle searched"})),
+                Operation::Search => return None,
+                Operation::CommandSearch => ("exec_command", json!({"cmd": "rg --heading -n needle searched"})),
+                Operation::PlainSearch => ("exec_command", json!({"cmd": "grep -rn needle searched"})),
                 Operation::Edit => (
                     "apply_patch",
                     json!({"input": "*** Begin Patch\n*** Update File: edited.rs\n@@\n-    let first = 1;\n+    let first = 2;\n*** End Patch\n"}),
@@ -142,6 +161,7 @@ const DIALECTS: [SurfaceDialect; 4] = [
                 Operation::Read => ("read_file", json!({"file_path": "source.rs"})),
                 Operation::List => ("list_directory", json!({"dir_path": "many"})),
                 Operation::Search => ("grep_search", json!({"pattern": "needle", "dir_path": "searched"})),
+                Operation::CommandSearch | Operation::PlainSearch => return None,
                 Operation::Edit => (
                     "replace",
                     json!({"file_path": "edited.rs", "instruction": "change it", "old_string": "let first = 1;", "new_string": "let first = 2;"}),
@@ -169,6 +189,10 @@ pub(crate) fn run() -> bool {
     }
     let dir = root().join("target/tmp/surface");
     let Some(modules) = fetch_node_packages(&dir, &[TOKENIZER]) else { return false };
+    if !has_program("rg") && !install_debian_packages(&["ripgrep"]) {
+        print_status("ripgrep (`rg`) is not here and could not be installed (that takes root and Debian)");
+        return false;
+    }
     let mut are_met = true;
     for dialect in &DIALECTS {
         match measure(dialect, &dir, &modules) {
@@ -201,15 +225,12 @@ fn print_cost(dialect: &SurfaceDialect, cost: &SurfaceCost) -> bool {
     line(&title, Ok(cost.definition_tokens), dialect.max_definition_tokens, "tokens");
     let mut session = Ok(cost.definition_tokens);
     for (operation, tokens) in &cost.results {
-        let times = SESSION.iter().find(|(it, _)| it == operation).map_or(0, |(_, times)| *times);
+        // Of two searches by commands, the session has the dearer one.
+        let counted = if *operation == Operation::PlainSearch { Operation::Search } else { *operation };
+        let times = SESSION.iter().find(|(it, _)| *it == counted).map_or(0, |(_, times)| *times);
         session = session.and_then(|sum: u64| Ok(sum + times * tokens.as_ref().map_err(|_| "a call failed")?));
         let tokens = tokens.as_ref().map(|tokens| *tokens).map_err(String::as_str);
-        // This dialect searches by commands: the output is that of `grep -rn`, and we may add nothing to it.
-        let (title, most) = match (dialect.name, operation) {
-            ("codex", Operation::Search) => ("search, 50 matches, by `grep -rn`", GREP_TOKENS),
-            _ => (operation.title(), operation.max_tokens()),
-        };
-        line(title, tokens, Some(most), "tokens");
+        line(operation.title(), tokens, Some(operation.max_tokens()), "tokens");
     }
     line("the session", session, Some(MAX_SESSION_TOKENS), "tokens");
     are_met

@@ -44,8 +44,9 @@ pub(crate) struct BashArgs {
     network: Vec<String>,
 }
 
-/// Run a bash command in a sandbox. Returns its output, or a session_id if it is still running after yield_time_ms. No
-/// network except the hosts in `network`.
+/// Run a bash command in a sandbox. Returns its output, or a session_id if it is still running after yield_time_ms. To
+/// search, use `rg --heading -n`, or `grep -rn` without rg. No network except the hosts in `network`.
+// Models of this family search by commands. Grouped by file, matches cost a quarter less than with the path in each line.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExecCommandArgs {

@@ -102,6 +102,7 @@ impl TryFrom<RunCodeArgs> for RunCodeProgram {
         if args.iter().any(|arg| arg.contains('\0')) {
             return Err(ToolError::invalid("args", "must not contain a NUL byte"));
         }
+        let language = if is_python_command(&code) { ScriptLanguage::Bash } else { language };
         let timeout = timeout.map(seconds).transpose()?;
         let attendance = match background {
             true => RunAttendance::Background { stdin: JobStdin::Open },
@@ -109,6 +110,16 @@ impl TryFrom<RunCodeArgs> for RunCodeProgram {
         };
         Ok(Self { language, code, args, env, timeout, network, mode, command: None, attendance })
     }
+}
+
+/// Whether a text is the command that runs a Python file. Small models pass it with the language `python`, where it can only
+/// fail: nothing is called `python3` in it.
+fn is_python_command(code: &str) -> bool {
+    let code = code.trim();
+    let mut words = code.split(' ');
+    let is_python = matches!(words.next(), Some("python" | "python3"));
+    let is_file = |word: &str| word.ends_with(".py") && !word.contains('=');
+    is_python && !code.contains('\n') && words.next().is_some_and(is_file)
 }
 
 fn seconds(timeout: f64) -> Result<Duration, ToolError> {
@@ -211,5 +222,31 @@ impl PhasedTool for RunCodeTool {
 
     fn end_session(&self, session: &str) {
         self.runner.setup.sessions.end_session(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_python_command;
+
+    #[test]
+    fn only_what_fails_as_a_program_is_taken_for_a_command() {
+        for command in
+            ["python3 answer.py", " python src/main.py --fast\n", "python3 ./a.py", "python3 /workspace/a.py"]
+        {
+            assert!(is_python_command(command), "{command}");
+        }
+        for program in [
+            "",
+            "python3",
+            "python3 = 5",
+            "python3 =lambda:a.py",
+            "python3 -m pytest",
+            "python3 a.py\nprint(1)",
+            "import a",
+            "print('python3 a.py')",
+        ] {
+            assert!(!is_python_command(program), "{program}");
+        }
     }
 }

@@ -78,15 +78,17 @@ pub(super) struct ClaudeEditArgs {
     #[serde(alias = "path", alias = "filePath")]
     file_path: String,
     /// Text in the file, without line numbers.
+    // Without `default`, which would take it out of the required ones: models leave out what they may, and the text to
+    // replace first.
     #[schemars(required)]
-    #[serde(default, alias = "old_str", alias = "oldText", alias = "old_text", alias = "oldString")]
+    #[serde(alias = "old_str", alias = "oldText", alias = "old_text", alias = "oldString")]
     old_string: Option<String>,
     #[serde(alias = "new_str", alias = "newText", alias = "new_text", alias = "newString", alias = "insert_text")]
     new_string: String,
     /// Replace every match.
     #[serde(default, alias = "replaceAll", alias = "allow_multiple", deserialize_with = "lenient::scalar")]
     replace_all: bool,
-    /// To insert a text instead: the line that it goes below; 0 is the top.
+    /// To insert new_string instead, with an empty old_string: the line that it goes below; 0 is the top.
     #[serde(default, alias = "insertLine", deserialize_with = "lenient::optional_scalar")]
     insert_line: Option<usize>,
 }
@@ -102,7 +104,7 @@ pub(super) struct GeminiReplaceArgs {
     #[expect(dead_code, reason = "it is accepted, and says nothing to us")]
     instruction: Option<String>,
     #[schemars(required)]
-    #[serde(default, alias = "old_str", alias = "oldText", alias = "old_text", alias = "oldString")]
+    #[serde(alias = "old_str", alias = "oldText", alias = "old_text", alias = "oldString")]
     old_string: Option<String>,
     #[serde(alias = "new_str", alias = "newText", alias = "new_text", alias = "newString", alias = "insert_text")]
     new_string: String,
@@ -154,14 +156,14 @@ impl TryFrom<StandardEditArgs> for Args {
             (Some(_), None, _) => {
                 return Err(ToolError::invalid(
                     "newText",
-                    "is missing: send path, oldText and newText (empty to remove the text)",
+                    "is missing: call this again with path, oldText and newText (empty to remove the text)",
                 ));
             }
             (None, Some(_), _) => {
-                return Err(ToolError::invalid("oldText", "is missing: send path, oldText and newText"));
+                return Err(ToolError::invalid("oldText", "is missing: call this again with path, newText, and the text to replace as oldText"));
             }
             (None, None, None) => {
-                let message = "nothing to edit was sent: send path, oldText and newText";
+                let message = "nothing to edit was sent: call this again with path, oldText and newText";
                 return Err(ToolError::new(ErrorKind::InvalidArgs, message));
             }
             (None, None, Some(_)) => {
@@ -208,7 +210,8 @@ impl TryFrom<ClaudeEditArgs> for Args {
             }
             (Some(_), _) => return Err(ToolError::invalid("insert_line", "cannot be combined with old_string")),
             (None, None) => {
-                return Err(ToolError::invalid("old_string", "is missing: send file_path, old_string and new_string"));
+                let problem = "is missing: call this again with file_path, new_string, and the text to replace as old_string";
+                return Err(ToolError::invalid("old_string", problem));
             }
             (None, Some(old)) if old.is_empty() => {
                 return Ok(Self { path, work: EditWork::Create(new_string), if_match: None });
@@ -248,10 +251,10 @@ mod tests {
     fn an_incomplete_edit_gets_an_error_that_names_the_missing_field() {
         check(
             r#"{"path": "a", "oldText": "x"}"#,
-            "newText is missing: send path, oldText and newText (empty to remove the text)",
+            "newText is missing: call this again with path, oldText and newText (empty to remove the text)",
         );
-        check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: send path, oldText and newText");
-        check(r#"{"path": "a"}"#, "nothing to edit was sent: send path, oldText and newText");
+        check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: call this again with path, newText, and the text to replace as oldText");
+        check(r#"{"path": "a"}"#, "nothing to edit was sent: call this again with path, oldText and newText");
         let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
         check(
             &format!(r#"{{"path": "a", "replaceAll": true, {edits}}}"#),
@@ -259,7 +262,7 @@ mod tests {
         );
         check(
             &format!(r#"{{"path": "a", "oldText": "x", {edits}}}"#),
-            "newText is missing: send path, oldText and newText (empty to remove the text)",
+            "newText is missing: call this again with path, oldText and newText (empty to remove the text)",
         );
     }
 }

@@ -65,6 +65,11 @@ fn no_description_of_a_path_names_one() {
 
 #[test]
 fn an_edit_needs_both_of_its_texts_by_its_schema() {
+    for (dialect, tool) in [(Dialect::Claude, "Edit"), (Dialect::Gemini, "replace")] {
+        let world = FsFixture::with(FsFixtureConfig::of(dialect));
+        let edit = world.session.catalog.list().find(|it| it.name == tool).unwrap();
+        assert_eq!(edit.parameters()["required"], json!(["file_path", "old_string", "new_string"]), "{tool}");
+    }
     let world = FsFixture::new();
     let edit = world.session.catalog.list().find(|tool| tool.name == "edit_file").unwrap();
     assert_eq!(edit.parameters()["required"], json!(["path", "oldText", "newText"]));
