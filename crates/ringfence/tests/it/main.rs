@@ -69,5 +69,7 @@ mod token_reuse;
 mod undo;
 mod web;
 mod workflow_runs;
+mod wrapped_escapes;
 mod wrapped_names;
 mod wrapped_run;
+mod wrapped_terminal;
