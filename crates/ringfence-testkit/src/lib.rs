@@ -16,6 +16,7 @@ pub mod approver;
 pub mod audit_trace;
 pub mod cpu_share;
 pub mod escape_attempts;
+pub mod escape_stage;
 pub mod executable;
 pub mod file_clock;
 #[cfg(feature = "kernel")]

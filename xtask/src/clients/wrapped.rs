@@ -39,7 +39,7 @@ const MAX_RUN_TIME: Duration = Duration::from_secs(180);
 
 const FILE: &str = "agent-was-here.txt";
 const CONTENTS: &str = "made by the agent";
-const PROMPT: &str = "Make the file agent-was-here.txt.";
+pub(super) const PROMPT: &str = "Make the file agent-was-here.txt.";
 
 /// Whether this process is in the network that `enter_network` made.
 const INSIDE: &str = "RINGFENCE_CLIENTS_NETWORK";
@@ -176,17 +176,26 @@ impl WrappedReport {
     }
 }
 
+/// The part of this command in which Claude Code has a terminal.
+const FULL_SCREEN: &str = "tui";
+
 /// `clients run [NAME]`. False if an agent failed, or could not be had.
 pub(super) fn run(wanted: Option<&str>) -> bool {
-    if let Some(name) = wanted.filter(|name| AGENTS.iter().all(|agent| agent.name != *name)) {
+    let is_known = |name: &str| name == FULL_SCREEN || AGENTS.iter().any(|agent| agent.name == name);
+    if let Some(name) = wanted.filter(|name| !is_known(name)) {
         let names = AGENTS.map(|agent| agent.name).join(", ");
-        print_status(&format!("unknown agent `{name}`; available: {names}"));
+        print_status(&format!("unknown agent `{name}`; available: {names}, {FULL_SCREEN}"));
         return false;
     }
     if std::env::var_os(INSIDE).is_none() {
         return prepare(wanted) && enter_network(wanted);
     }
     let dir = root().join("target/tmp/clients");
+    if wanted == Some(FULL_SCREEN) {
+        let shown = AGENTS[0].check_full_screen(&dir);
+        shown.iter().for_each(|problem| print_status(&format!("tui: {problem}")));
+        return shown.is_none();
+    }
     let chosen = AGENTS.iter().filter(|agent| wanted.is_none_or(|name| name == agent.name));
     let mut reports = Vec::new();
     for agent in chosen {
@@ -200,11 +209,12 @@ pub(super) fn run(wanted: Option<&str>) -> bool {
 
 /// Everything that needs the network of the machine.
 fn prepare(wanted: Option<&str>) -> bool {
-    let missing: Vec<&str> = [("ip", "iproute2"), ("openssl", "openssl"), ("socat", "socat"), ("curl", "curl")]
-        .into_iter()
-        .filter(|(program, _)| !has_program(program))
-        .map(|(_, package)| package)
-        .collect();
+    let missing: Vec<&str> =
+        [("ip", "iproute2"), ("openssl", "openssl"), ("socat", "socat"), ("curl", "curl"), ("tmux", "tmux")]
+            .into_iter()
+            .filter(|(program, _)| !has_program(program))
+            .map(|(_, package)| package)
+            .collect();
     if !missing.is_empty() && !install_debian_packages(&missing) {
         print_status(&format!("requires {}, and root to install them", missing.join(", ")));
         return false;
@@ -213,7 +223,11 @@ fn prepare(wanted: Option<&str>) -> bool {
         return false;
     }
     let dir = root().join("target/tmp/clients");
-    for agent in AGENTS.iter().filter(|agent| wanted.is_none_or(|name| name == agent.name)) {
+    let is_wanted = |agent: &&WrappedAgent| match wanted {
+        Some(FULL_SCREEN) => agent.name == AGENTS[0].name,
+        wanted => wanted.is_none_or(|name| name == agent.name),
+    };
+    for agent in AGENTS.iter().filter(is_wanted) {
         if let Err(problem) = agent.install(&dir) {
             print_status(&format!("{}: {problem}", agent.name));
         }
@@ -314,6 +328,23 @@ impl WrappedAgent {
         let io = |error: io::Error| error.to_string();
         let trial = Trial::new(self, &directory, &dir.join("network"), programs).map_err(io)?;
         trial.run()
+    }
+
+    /// Its full screen, with a scripted model. The problem, if there is one.
+    fn check_full_screen(&self, dir: &Path) -> Option<String> {
+        let check = || {
+            let programs = self.install(dir)?;
+            let directory = super::empty_directory(dir, "run-tui").ok_or("cannot create a directory")?;
+            let io = |error: io::Error| error.to_string();
+            let trial = Trial::new(self, &directory, &dir.join("network"), programs.clone()).map_err(io)?;
+            let observer = CallObserver(Box::new(|_| ()));
+            let model =
+                ScriptedModel::start(self.script(self.key.0), &directory.join("requests"), observer).map_err(io)?;
+            let _front = trial.tls_front(model.port()).map_err(io)?;
+            let made = trial.workspace().join(FILE);
+            super::full_screen::check(&trial.ringfence(), &programs.join(self.program), &directory, &made)
+        };
+        check().err()
     }
 
     /// The calls of the model: one command, which also tries what must not work.

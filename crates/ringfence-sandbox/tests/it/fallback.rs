@@ -11,13 +11,14 @@ use ringfence_sandbox::{
     ExitReason, Isolation, IsolationStatus, JailError, JailFallback, Sandbox, SandboxSettings, Toolchain,
     needs_bwrap_fallback, probe,
 };
+use ringfence_testkit::escape_stage::{AttemptOutcome, EscapeHost};
 use ringfence_testkit::patience::PATIENCE;
 use ringfence_testkit::requirement::{Requirement, print_note, skip_without};
 use rustix::process::geteuid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::egress::check_egress;
-use crate::escapes::{AttemptOutcome, HostFixture, try_all};
+use crate::escapes::try_all;
 use crate::files::check_replaced;
 use crate::fixture::{
     OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, chown_to_plain_user, program,
@@ -41,7 +42,7 @@ const KNOWN_LEAKS: [&str; 5] = [
 fn attempts_are_held_but_for_what_a_bare_directory_tells() {
     as_each_user_isolated("fallback::attempts_are_held_but_for_what_a_bare_directory_tells", || {
         let Some(world) = SandboxFixture::with_bwrap() else { return };
-        let host = HostFixture::new();
+        let host = EscapeHost::new();
         chown_to_plain_user(host.directory.path());
         let outcomes = try_all(&host, &world, |stage| chown_to_plain_user(stage.directory.path()));
         let count = outcomes.len();

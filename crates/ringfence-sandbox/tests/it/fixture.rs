@@ -25,6 +25,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use crate::wrapped_fixture::{TestLayers, wrapped_user};
+
 /// An unused user ID.
 pub(crate) const PLAIN_UID: u32 = 60_601;
 
@@ -155,8 +157,32 @@ pub(crate) fn program() -> PathBuf {
     if beside.exists() { beside } else { env!("CARGO_BIN_EXE_ringfence-jail").into() }
 }
 
+/// The kind of jail that the programs of a test run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JailVariant {
+    /// Of one program for an agent.
+    OneProgram,
+    /// Of a wrapped program, on pipes. Each run has layers of its own.
+    Wrapped,
+}
+
+impl JailVariant {
+    pub(crate) const ALL: [Self; 2] = [Self::OneProgram, Self::Wrapped];
+
+    /// A workspace with a sandbox whose jails are of this kind.
+    pub(crate) fn world(self) -> SandboxFixture {
+        SandboxFixture { variant: self, ..SandboxFixture::new() }
+    }
+}
+
+/// As `as_each_user`, with each kind of jail.
+pub(crate) fn in_each_jail(name: &str, test: impl Fn(JailVariant)) {
+    as_each_user(name, || JailVariant::ALL.into_iter().for_each(&test));
+}
+
 /// A workspace with a sandbox.
 pub(crate) struct SandboxFixture {
+    pub(crate) variant: JailVariant,
     pub(crate) directory: TempDir,
     pub(crate) sandbox: Sandbox,
     pub(crate) limits: JailLimits,
@@ -175,6 +201,7 @@ impl SandboxFixture {
     pub(crate) fn with_pool(pool: u32) -> Self {
         let settings = SandboxSettings { program: program(), pool, ..SandboxSettings::new() };
         Self {
+            variant: JailVariant::OneProgram,
             directory: tempfile::tempdir().unwrap(),
             sandbox: Sandbox::start(settings).unwrap(),
             // A busy machine may take long for what a program does; tests of the time itself set another.
@@ -247,7 +274,15 @@ impl SandboxFixture {
         script: &str,
         watch: &dyn ProgramObserver,
     ) -> Result<RunResult, JailError> {
-        self.sandbox.run(&self.job(view, argv, script), watch)
+        match self.variant {
+            JailVariant::OneProgram => self.sandbox.run(&self.job(view, argv, script), watch),
+            JailVariant::Wrapped => {
+                let layers = TestLayers::new();
+                let wrapped = layers.environment(Path::new("/place/me/project"), wrapped_user("/place/me"));
+                let job = JailJob { wrapped: Some(&wrapped), ..self.job(view, argv, script) };
+                self.sandbox.run(&job, watch)
+            }
+        }
     }
 
     /// A job, with nothing to read on standard input and no egress.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use ringfence_sandbox::{ExitReason, Isolation, probe};
+use ringfence_testkit::escape_stage::{AttemptOutcome, EscapeHost};
 use ringfence_testkit::requirement::print_note;
 use rustix::process::geteuid;
 
-use crate::escapes::{AttemptOutcome, HostFixture, try_all};
+use crate::escapes::try_all;
 use crate::fixture::{SandboxFixture, program, with_hidden_proc};
 
 #[test]
@@ -57,7 +58,7 @@ fn memory_and_endings_hold_without_a_proc() {
 #[test]
 fn attempts_are_held_without_a_proc() {
     with_hidden_proc("hidden_proc::attempts_are_held_without_a_proc", || {
-        let (host, world) = (HostFixture::new(), SandboxFixture::new());
+        let (host, world) = (EscapeHost::new(), SandboxFixture::new());
         let outcomes = try_all(&host, &world, |_| {});
         print_note(&format!("without a /proc, user {}: {} attempts", geteuid().as_raw(), outcomes.len()));
         let is_wrong =

@@ -1,6 +1,7 @@
 //! Resource exhaustion: programs that take all they can, refuse to end, or lie about their result.
 //!
-//! Bounds are small here, so that they are met soon. What each program does is never tried outside.
+//! Bounds are small here, so that they are met soon. What each program does is never tried outside. Each is tried in the jail
+//! of one program and in that of a wrapped one.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +10,12 @@ use std::time::Duration;
 use ringfence_sandbox::{ExitReason, OutputStream, ProgramObserver, RunResult};
 use ringfence_testkit::patience::PATIENCE;
 
-use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated};
+use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated, in_each_jail};
 
 #[test]
 fn a_fork_bomb_stops_at_the_bound() {
-    as_each_user("resource_exhaustion::a_fork_bomb_stops_at_the_bound", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::a_fork_bomb_stops_at_the_bound", |jail| {
+        let mut world = jail.world();
         (world.limits.processes, world.limits.wall) = (24, Duration::from_millis(700));
         let bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
         loop {
@@ -33,19 +34,19 @@ fn a_fork_bomb_stops_at_the_bound() {
 
 #[test]
 fn a_chain_of_forks_ends_with_its_program() {
-    as_each_user("resource_exhaustion::a_chain_of_forks_ends_with_its_program", || {
+    in_each_jail("resource_exhaustion::a_chain_of_forks_ends_with_its_program", |jail| {
         // A process that is examined has already handed over to the next.
         let chain = "import os\nif os.fork():\n    print('first', flush=True); os._exit(0)\n\
                      os.setsid()\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass";
-        let (ended, _) = run_counting(&SandboxFixture::new(), chain);
+        let (ended, _) = run_counting(&jail.world(), chain);
         assert_eq!((ended.exit_reason, ended.stdout.text().as_str()), (ExitReason::Exit, "first\n"));
     });
 }
 
 #[test]
 fn a_thread_bomb_stops_at_the_bound() {
-    as_each_user("resource_exhaustion::a_thread_bomb_stops_at_the_bound", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::a_thread_bomb_stops_at_the_bound", |jail| {
+        let mut world = jail.world();
         world.limits.processes = 24;
         let printed = python_stdout(
             &world,
@@ -60,8 +61,8 @@ fn a_thread_bomb_stops_at_the_bound() {
 
 #[test]
 fn memory_bombs_are_ended() {
-    as_each_user("resource_exhaustion::memory_bombs_are_ended", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::memory_bombs_are_ended", |jail| {
+        let mut world = jail.world();
         world.limits.memory_bytes = 96 << 20;
         let greedy = "x = []\nwhile True: x.append(bytearray(8 << 20))";
         let small = "import os, signal\nfor _ in range(16):\n    if os.fork() == 0:\n        x = bytearray(16 << 20)\n        \
@@ -83,8 +84,8 @@ fn memory_bombs_are_ended() {
 
 #[test]
 fn memory_that_processes_share_counts_once() {
-    as_each_user("resource_exhaustion::memory_that_processes_share_counts_once", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::memory_that_processes_share_counts_once", |jail| {
+        let mut world = jail.world();
         world.limits.memory_bytes = 192 << 20;
         // All of them have it for longer than it takes to be counted.
         let program = "import mmap, os, time\nm = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))\npids = []\n\
@@ -98,9 +99,9 @@ fn memory_that_processes_share_counts_once() {
 
 #[test]
 fn the_machine_ends_a_program_before_anything_else() {
-    as_each_user("resource_exhaustion::the_machine_ends_a_program_before_anything_else", || {
+    in_each_jail("resource_exhaustion::the_machine_ends_a_program_before_anything_else", |jail| {
         assert_eq!(
-            SandboxFixture::new().stdout_of("cat /proc/self/oom_score_adj; sh -c 'cat /proc/$$/oom_score_adj'"),
+            jail.world().stdout_of("cat /proc/self/oom_score_adj; sh -c 'cat /proc/$$/oom_score_adj'"),
             "1000\n1000\n"
         );
     });
@@ -184,8 +185,8 @@ fn a_flood_on_both_streams_costs_no_memory() {
 
 #[test]
 fn zombies_are_reaped() {
-    as_each_user("resource_exhaustion::zombies_are_reaped", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::zombies_are_reaped", |jail| {
+        let mut world = jail.world();
         world.limits.processes = 32;
         // Each leaves a child behind that its parent does not wait for, many more than the bound in all.
         let printed = python_stdout(
@@ -200,8 +201,8 @@ fn zombies_are_reaped() {
 
 #[test]
 fn a_program_that_hears_no_signal_is_ended() {
-    as_each_user("resource_exhaustion::a_program_that_hears_no_signal_is_ended", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::a_program_that_hears_no_signal_is_ended", |jail| {
+        let mut world = jail.world();
         world.limits.wall = Duration::from_millis(400);
         let deaf = "import signal, os\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    \
                     except (OSError, ValueError): pass\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n";
@@ -214,7 +215,7 @@ fn a_program_that_hears_no_signal_is_ended() {
 
 #[test]
 fn daemons_are_dead_when_the_run_is_over() {
-    as_each_user("resource_exhaustion::daemons_are_dead_when_the_run_is_over", || {
+    in_each_jail("resource_exhaustion::daemons_are_dead_when_the_run_is_over", |jail| {
         // The streams stay open in the daemon, which has a session of its own and a parent that adopts orphans.
         let daemon = "import ctypes, os, signal, sys\nctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\nhear, say = os.pipe()\n\
                       if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        \
@@ -222,11 +223,11 @@ fn daemons_are_dead_when_the_run_is_over() {
                       os.write(say, b'x')\n        while True: signal.pause()\n    os._exit(0)\n\
                       os.read(hear, 1)\nprint('left', flush=True)\n";
         for (end, status) in [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("os.kill(os.getpid(), 6)", 134)] {
-            let (ended, _) = run_counting(&SandboxFixture::new(), &format!("{daemon}{end}"));
+            let (ended, _) = run_counting(&jail.world(), &format!("{daemon}{end}"));
             assert_eq!((ended.exit_code, ended.stdout.text().as_str()), (status, "left\n"));
         }
         // The control: the marks of living ones are found.
-        let world = SandboxFixture::new();
+        let world = jail.world();
         let counter = ProcessCounter { stop_when_found: true, ..ProcessCounter::new(&world) };
         let script = "import signal\nsignal.pause()";
         let ended = world.run(&["python3", "/run/ringfence/main", &counter.mark], script, &counter).unwrap();
@@ -237,8 +238,8 @@ fn daemons_are_dead_when_the_run_is_over() {
 
 #[test]
 fn signals_do_not_leave_the_jail() {
-    as_each_user("resource_exhaustion::signals_do_not_leave_the_jail", || {
-        let world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::signals_do_not_leave_the_jail", |jail| {
+        let world = jail.world();
         let ended = world.bash("sleep 1000 & sleep 1000 & kill -9 -1; echo still here; exit 4");
         // The shell does not mean itself; some kernels mean it all the same.
         assert!([(ExitReason::Exit, 4), (ExitReason::Signal, 137)].contains(&(ended.exit_reason, ended.exit_code)));
@@ -257,8 +258,8 @@ fn signals_do_not_leave_the_jail() {
 
 #[test]
 fn descriptors_run_out_at_the_bound() {
-    as_each_user("resource_exhaustion::descriptors_run_out_at_the_bound", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::descriptors_run_out_at_the_bound", |jail| {
+        let mut world = jail.world();
         world.limits.open_files = 64;
         let printed = python_stdout(
             &world,
@@ -276,9 +277,9 @@ fn descriptors_run_out_at_the_bound() {
 
 #[test]
 fn pipes_cannot_be_hoarded() {
-    as_each_user("resource_exhaustion::pipes_cannot_be_hoarded", || {
+    in_each_jail("resource_exhaustion::pipes_cannot_be_hoarded", |jail| {
         let printed = python_stdout(
-            &SandboxFixture::new(),
+            &jail.world(),
             "import fcntl, os\ntotal, held = 0, []\ntry:\n    while len(held) < 400:\n        r, w = os.pipe(); held.append((r, w))\n        \
              try: fcntl.fcntl(w, 1031, 1 << 20)\n        except OSError: pass\n        os.set_blocking(w, False)\n        \
              try:\n            while True: total += os.write(w, bytes(65536))\n        except BlockingIOError: pass\n\
@@ -291,8 +292,8 @@ fn pipes_cannot_be_hoarded() {
 
 #[test]
 fn processor_time_runs_out_for_who_does_not_listen() {
-    as_each_user("resource_exhaustion::processor_time_runs_out_for_who_does_not_listen", || {
-        let mut world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::processor_time_runs_out_for_who_does_not_listen", |jail| {
+        let mut world = jail.world();
         world.limits.cpu = Duration::from_secs(1);
         let ended = world.python("import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass");
         // The kernel's last step is the same signal for all causes. The time used says why.
@@ -302,8 +303,8 @@ fn processor_time_runs_out_for_who_does_not_listen() {
 
 #[test]
 fn a_status_is_what_the_program_ended_with() {
-    as_each_user("resource_exhaustion::a_status_is_what_the_program_ended_with", || {
-        let world = SandboxFixture::new();
+    in_each_jail("resource_exhaustion::a_status_is_what_the_program_ended_with", |jail| {
+        let world = jail.world();
         let cases = [
             ("(kill -9 $BASHPID) 2>/dev/null; exit 0", (0, None, ExitReason::Exit)),
             ("exit 137", (137, None, ExitReason::Exit)),
@@ -322,10 +323,10 @@ fn a_status_is_what_the_program_ended_with() {
 
 #[test]
 fn output_is_data() {
-    as_each_user("resource_exhaustion::output_is_data", || {
+    in_each_jail("resource_exhaustion::output_is_data", |jail| {
         let bytes = b"\0\x1b[2J\x1b]0;title\x07\xff\xfe\xc3(\r\n</result>{\"exitCode\":0}\xe2\x80\xae\0";
         let script = format!("import os\nos.write(1, {0})\nos.write(2, {0}[::-1])", python_bytes(bytes));
-        let ended = SandboxFixture::new().python(&script);
+        let ended = jail.world().python(&script);
         let backwards: Vec<u8> = bytes.iter().rev().copied().collect();
         assert_eq!((ended.stdout.bytes.as_slice(), ended.stderr.bytes), (&bytes[..], backwards));
     });
@@ -349,9 +350,9 @@ fn a_run_that_is_stopped_at_once_ends() {
 
 #[test]
 fn deep_directories_and_odd_names_do_not_block_a_run() {
-    as_each_user("resource_exhaustion::deep_directories_and_odd_names_do_not_block_a_run", || {
+    in_each_jail("resource_exhaustion::deep_directories_and_odd_names_do_not_block_a_run", |jail| {
         let printed = python_stdout(
-            &SandboxFixture::new(),
+            &jail.world(),
             "import os\nhere = os.getcwd()\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nos.chdir(here)\n\
              for name in ('n' * 255, 'a\\nb', '\\x1b[31m', '-rf', ' ', '\\udcff'): open(os.fsencode(name), 'w').close()\n\
              os.mkfifo('pipe'); print('made')",

@@ -20,13 +20,54 @@ use tempfile::TempDir;
 
 use crate::fixture::{OutputObserver, SandboxFixture, open_dir};
 
+/// The user that a wrapped program sees itself as.
+pub(crate) fn wrapped_user(home: &str) -> WrappedUser {
+    WrappedUser { name: "me".to_owned(), home: home.into(), shell: "/bin/sh".into(), uid: 4321, gid: 4322 }
+}
+
+/// Layers on disk of a wrapped program.
+pub(crate) struct TestLayers {
+    directory: TempDir,
+    workspace: OverlayDirectories,
+    home_start: OwnedFd,
+    home: OverlayDirectories,
+}
+
+impl TestLayers {
+    pub(crate) fn new() -> Self {
+        let layers = tempfile::tempdir().unwrap();
+        let directory = |name: &str| {
+            let path = layers.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            open_dir(&path)
+        };
+        let pair = |name: &str| OverlayDirectories {
+            upper: directory(&format!("{name}/upper")),
+            work: directory(&format!("{name}/work")),
+        };
+        let (workspace, home, home_start) = (pair("workspace"), pair("home"), directory("home/start"));
+        Self { directory: layers, workspace, home_start, home }
+    }
+
+    /// The environment of a program on these layers, on pipes.
+    pub(crate) fn environment(&self, workspace_path: &Path, identity: WrappedUser) -> WrappedEnvironment<'_> {
+        WrappedEnvironment {
+            workspace_path: workspace_path.to_owned(),
+            identity,
+            workspace_layer: &self.workspace,
+            home_start: &self.home_start,
+            home_layer: &self.home,
+            caches: Vec::new(),
+            files: Vec::new(),
+            terminal: None,
+        }
+    }
+}
+
 /// A workspace with a sandbox, and the place of a wrapped program.
 pub(crate) struct WrappedFixture {
     pub(crate) world: SandboxFixture,
-    pub(crate) layers: TempDir,
-    workspace_layer: OverlayDirectories,
-    home_start: OwnedFd,
-    home_layer: OverlayDirectories,
+    layers: TestLayers,
     pub(crate) workspace_path: PathBuf,
     pub(crate) identity: WrappedUser,
     pub(crate) files: Vec<PlacedFile>,
@@ -44,31 +85,11 @@ impl WrappedFixture {
         // Only the clock of the tests themselves: these programs have none.
         world.limits.wall = Duration::MAX;
         world.limits.cpu = Duration::MAX;
-        let layers = tempfile::tempdir().unwrap();
-        let directory = |name: &str| {
-            let path = layers.path().join(name);
-            fs::create_dir_all(&path).unwrap();
-            open_dir(&path)
-        };
-        let pair = |name: &str| OverlayDirectories {
-            upper: directory(&format!("{name}/upper")),
-            work: directory(&format!("{name}/work")),
-        };
-        let (workspace_layer, home_layer, home_start) = (pair("workspace"), pair("home"), directory("home/start"));
         Self {
             world,
-            workspace_layer,
-            home_start,
-            home_layer,
-            layers,
+            layers: TestLayers::new(),
             workspace_path: "/home/me/project".into(),
-            identity: WrappedUser {
-                name: "me".to_owned(),
-                home: "/home/me".into(),
-                shell: "/bin/sh".into(),
-                uid: 4321,
-                gid: 4322,
-            },
+            identity: wrapped_user("/home/me"),
             files: Vec::new(),
             caches: Vec::new(),
             env: BTreeMap::from([("TERM".to_owned(), "xterm".to_owned())]),
@@ -79,7 +100,7 @@ impl WrappedFixture {
     pub(crate) fn add_cache(&mut self, home: &Path, path: &str) {
         let number = self.caches.len();
         let directory = |name: &str| {
-            let path = self.layers.path().join(format!("cache-{number}")).join(name);
+            let path = self.layers.directory.path().join(format!("cache-{number}")).join(name);
             fs::create_dir_all(&path).unwrap();
             open_dir(&path)
         };
@@ -89,7 +110,7 @@ impl WrappedFixture {
 
     /// Before another run with the same layers: an overlay takes a work directory only if it is empty.
     pub(crate) fn empty_work_directories(&self) {
-        for layer in names_in(self.layers.path()) {
+        for layer in names_in(self.layers.directory.path()) {
             for entry in fs::read_dir(self.layer(&layer).join("work")).unwrap() {
                 let path = entry.unwrap().path();
                 // The kernel closes what it makes there.
@@ -101,7 +122,7 @@ impl WrappedFixture {
 
     /// Path of a part of the layers.
     pub(crate) fn layer(&self, name: &str) -> PathBuf {
-        self.layers.path().join(name)
+        self.layers.directory.path().join(name)
     }
 
     /// Names in a directory of the layers, sorted.
@@ -111,14 +132,10 @@ impl WrappedFixture {
 
     fn environment<'a>(&'a self, terminal: Option<WrappedTerminal<'a>>) -> WrappedEnvironment<'a> {
         WrappedEnvironment {
-            workspace_path: self.workspace_path.clone(),
-            identity: self.identity.clone(),
-            workspace_layer: &self.workspace_layer,
-            home_start: &self.home_start,
-            home_layer: &self.home_layer,
             caches: self.caches.iter().map(|(cache, layer)| WrappedCache { cache, layer }).collect(),
             files: self.files.clone(),
             terminal,
+            ..self.layers.environment(&self.workspace_path, self.identity.clone())
         }
     }
 

@@ -40,8 +40,15 @@ attempt(stepped)"#,
         r#"attempt(lambda: any_of(lambda: reads("/etc/machine-id"), lambda: reads("/var/lib/dbus/machine-id")))"#,
     ),
     untried(
-        "read whom the machine serves",
-        r#"attempt(lambda: any_of(lambda: reads("/etc/resolv.conf"), lambda: reads("/run/systemd/resolve/resolv.conf")))"#,
+        "read whom the machine asks for names",
+        // The jail has a name server of its own.
+        r#"
+def read():
+    paths = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
+    lines = [line for path in paths for line in (any_of(lambda: open(path).read()) or [""])[0].splitlines()]
+    own = ("nameserver 127.0.0.1", "nameserver 198.19.0.1", "options ")
+    return [line for line in lines if not line.startswith(own)] or None
+attempt(read)"#,
     ),
     works("read the spaces of the host", r#"attempt(lambda: os.listdir("/sys") or None)"#),
     works("read the bounds of the host's groups", r#"attempt(lambda: os.listdir("/sys/fs/cgroup") or None)"#),

@@ -14,6 +14,7 @@ mod leftovers;
 mod namespaces;
 mod network;
 mod privileges;
+mod wrapped;
 
 /// Whether the same program succeeds outside, which shows that the jail is what holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,10 @@ pub const GROUPS: [(&str, &[EscapeAttempt]); 7] = [
     ("communicate with the outside", network::ALL),
     ("find what was left behind", leftovers::ALL),
 ];
+
+/// Those that are for wrapped programs only. Further words: `{STATE}` is the state directory, and `{YEK}` the key of a credential,
+/// backwards, so that the program itself does not contain it.
+pub const WRAPPED: &[EscapeAttempt] = wrapped::ALL;
 
 /// Before every program.
 pub const PRELUDE: &str = r#"

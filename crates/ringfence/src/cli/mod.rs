@@ -75,7 +75,7 @@ use crate::process::progress::ProgressIndicator;
 use crate::process::signals::ShutdownSignals;
 use crate::store::tokens::TokenError;
 use crate::store::transcripts::SqliteTranscriptError;
-use crate::wrapped_run::WrappedRunError;
+use crate::wrapped_run::{WrappedRunError, in_current_directory};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;
@@ -223,6 +223,10 @@ fn run_configured(
     for warning in &settings.warnings {
         print_error(&format!("warning: {warning}"));
     }
+    let settings = match &command {
+        ConfiguredCommand::Run(_) | ConfiguredCommand::Layers { .. } => in_current_directory(settings, environment),
+        _ => settings,
+    };
     if let Some(note) = settings.workspace_source.note().filter(|_| command.works_in_workspace()) {
         print_error(note);
     }

@@ -100,7 +100,6 @@ pub(crate) fn run_wrapped(
     let run = WrappedRun::prepare(settings.clone(), environment, options)?;
     run.app.print_warnings();
     run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
-    let settings = AppSettings { workspace: run.app.settings.workspace.clone(), ..settings };
     let reply = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
     drop(run);

@@ -148,7 +148,7 @@ pub(crate) struct WrappedRun {
 
 impl WrappedRun {
     pub(crate) fn prepare(
-        mut settings: AppSettings,
+        settings: AppSettings,
         environment: &Environment,
         options: WrappedRunOptions,
     ) -> Result<Self, WrappedRunError> {
@@ -157,10 +157,6 @@ impl WrappedRun {
         let named = words.first().map(String::as_str).unwrap_or_default();
         let program = Path::new(named).file_name().and_then(|name| name.to_str()).unwrap_or(named).to_owned();
         let profile = find_profile(options.profile.as_deref(), &program, &settings, environment)?;
-        if matches!(settings.workspace_source, WorkspaceSource::Default(_)) {
-            // The person is in the directory that they mean.
-            settings.workspace = environment.current.to_str().map(str::to_owned);
-        }
         let workspace = workspace_directory(&settings, environment)?;
         let home = environment.home.clone().ok_or(WrappedRunError::NoHome)?;
         let toolchains = jail_settings(&settings, environment).toolchains;
@@ -249,6 +245,15 @@ impl WrappedRun {
     pub(crate) fn call(&self) -> ToolCall {
         ToolCall { id: "call-1".to_owned(), name: RUN_PROGRAM.to_owned(), arguments: "{}".to_owned() }
     }
+}
+
+/// Where no workspace is named or found, it is the directory that the person is in.
+pub(crate) fn in_current_directory(settings: AppSettings, environment: &Environment) -> AppSettings {
+    if !matches!(settings.workspace_source, WorkspaceSource::Default(_)) {
+        return settings;
+    }
+    let workspace = environment.current.to_str().map(str::to_owned);
+    AppSettings { workspace, workspace_source: WorkspaceSource::Named, ..settings }
 }
 
 /// The profile of a run, if the machine's owner allows it.

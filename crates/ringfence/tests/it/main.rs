@@ -71,6 +71,8 @@ mod token_reuse;
 mod undo;
 mod web;
 mod workflow_runs;
+mod wrapped_escapes;
 mod wrapped_names;
 mod wrapped_run;
+mod wrapped_terminal;
 mod wrapped_toolchains;

@@ -3,6 +3,7 @@
 //! Not here: the jail itself (`ringfence-sandbox`), and what layers do with files (`ringfence-fs`).
 
 use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -93,6 +94,88 @@ fn protected_files_wait_where_others_are_kept() {
     assert!(!site.workspace.join(".claude").exists());
     let review = site.run(&["layers", "review", &layer(&site), "--plain"]);
     assert!(review.out.contains(".claude/settings.json"), "{review:?}");
+}
+
+/// What other programs act on by themselves, planted in the workspace and at home.
+#[test]
+fn planted_hooks_stay_in_the_layer_and_come_first_in_the_review() {
+    const IN_WORKSPACE: [&str; 30] = [
+        ".git/hooks/pre-commit",
+        ".git/config",
+        ".git/info/attributes",
+        "sub/.git/hooks/pre-commit",
+        ".githooks/pre-push",
+        ".husky/pre-commit",
+        ".claude/settings.json",
+        ".claude/settings.local.json",
+        ".claude/commands/x.md",
+        ".mcp.json",
+        ".codex/config.toml",
+        ".codex/hooks.json",
+        ".gemini/settings.json",
+        "opencode.json",
+        ".opencode/plugin/x.js",
+        ".crush.json",
+        ".goosehints",
+        ".aider.conf.yml",
+        ".cursor/mcp.json",
+        "AGENTS.md",
+        ".vscode/tasks.json",
+        ".idea/workspace.xml",
+        ".github/workflows/x.yml",
+        ".gitlab-ci.yml",
+        ".pre-commit-config.yaml",
+        ".envrc",
+        ".devcontainer/devcontainer.json",
+        ".cargo/config.toml",
+        ".npmrc",
+        "package.json",
+    ];
+    const AT_HOME: [&str; 9] = [
+        ".bashrc",
+        ".profile",
+        ".ssh/authorized_keys",
+        ".gitconfig",
+        ".claude.json",
+        ".claude/settings.json",
+        ".codex/hooks.json",
+        ".config/autostart/x.desktop",
+        ".config/ringfence/config.toml",
+    ];
+    let site = TestSite::new();
+    site.write("package.json", r#"{"name": "x", "scripts": {"test": "true"}}"#);
+    std::fs::write(site.home.join(".bashrc"), "of the person\n").unwrap();
+    let (before, home_before) = (site.tree(), files_below(&site.home));
+    let planted = r#"{"name": "x", "scripts": {"test": "touch owned"}, "hooks": {}}"#;
+    let put = |path: String| format!("mkdir -p \"$(dirname {path})\"; echo '{planted}' > {path}; chmod +x {path}\n");
+    let script: String = IN_WORKSPACE.iter().map(|path| put((*path).to_owned())).collect();
+    let script = script + &AT_HOME.iter().map(|path| put(format!("\"$HOME/{path}\""))).collect::<String>();
+    let ended = run(&site, &["--end", "keep", "--preset", "edits"], &script);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let tree: Vec<_> = site.tree().into_iter().filter(|(_, contents)| contents.is_some()).collect();
+    assert_eq!(tree, before, "{ended:?}");
+    assert_eq!(files_below(&site.home), home_before);
+    let review = site.run(&["layers", "review", &layer(&site), "--json"]);
+    let review: Value = serde_json::from_str(&review.out).unwrap();
+    let section = &review["sections"][0];
+    assert_eq!(section["section"], "acts_later");
+    let items = section["items"].as_array().unwrap();
+    for path in IN_WORKSPACE {
+        assert!(items.iter().any(|item| item["path"] == path), "{path} is not in the first section");
+    }
+}
+
+/// Every file below a directory with its contents.
+fn files_below(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut found, mut left) = (Vec::new(), vec![directory.to_owned()]);
+    while let Some(path) = left.pop() {
+        match path.is_dir() {
+            true => left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path())),
+            false => found.push((path.clone(), std::fs::read(&path).unwrap())),
+        }
+    }
+    found.sort();
+    found
 }
 
 #[test]
