@@ -152,8 +152,8 @@ pub use registry::{
 pub use reply::{MODIFIED_NOTE, ModelText, ReplyForm, ReplyImage, ReplyNotes, ReplyValue};
 pub use reply_card::{CommitCard, CommitListCard, DiffCard, FailedTestCard, FormatCard, ReplyCard, TestRunCard};
 pub use resource::{
-    CODE_MOUNT, CachedSensitivity, HOME_MOUNT, LAYER_MOUNT, MCP_MOUNT, NET_MOUNT, OUTPUT_MOUNT, PolicyAction, PolicyResource,
-    REGISTRY_MOUNT, ResourceAccess, SEARCH_MOUNT, WORKSPACE_MOUNTS,
+    CODE_MOUNT, CachedSensitivity, HOME_MOUNT, LAYER_MOUNT, MCP_MOUNT, NET_MOUNT, OUTPUT_MOUNT, PolicyAction,
+    PolicyResource, REGISTRY_MOUNT, ResourceAccess, SEARCH_MOUNT, WORKSPACE_MOUNTS,
 };
 pub use resume::ResumeRequest;
 pub use rule::PolicyRule;
