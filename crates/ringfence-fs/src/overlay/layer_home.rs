@@ -14,7 +14,6 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::overlay::layer_record::write_json;
-use crate::overlay::layer_store::LayerStore;
 use crate::overlay::store_directory::{
     UPPER, WORK, errno_store_error, has_name, now_nanos, open_checked, store_error, try_lock,
 };
@@ -90,19 +89,18 @@ fn home_names(profile: &str, workspace: &str) -> impl Iterator<Item = String> {
 
 /// The home directories of a profile in a workspace in which no program runs, each with its lock.
 pub(super) fn idle_homes(
-    store: &LayerStore,
+    homes: &OwnedFd,
     workspace: &str,
     profile: &str,
 ) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
-    let homes = store.open(HOMES)?;
     let mut found = Vec::new();
     for name in home_names(profile, workspace) {
         if stat(homes.as_fd(), name.as_bytes()).map_err(errno_store_error)?.is_none() {
             continue;
         }
-        let directory = open_checked(&homes, name.as_bytes())?;
+        let directory = open_checked(homes, name.as_bytes())?;
         let Some(lock) = try_lock(&directory)? else { continue };
-        if has_name(&homes, name.as_bytes(), &directory)? {
+        if has_name(homes, name.as_bytes(), &directory)? {
             found.push((directory, lock));
         }
     }
