@@ -22,7 +22,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::mount::Mount;
-use crate::overlay::layer_home::idle_homes;
+use crate::overlay::layer_home::{HOMES, idle_homes};
 use crate::overlay::layer_store::{LayerStore, workspace_id};
 use crate::overlay::store_directory::{UPPER, errno_store_error};
 use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, open_beneath, open_file};
@@ -112,7 +112,7 @@ impl HomeKeep {
         let patterns = patterns.iter().map(|pattern| parse_pattern(pattern)).collect::<Result<Vec<_>, _>>()?;
         let home = open_home(home)?;
         let (mut uppers, mut locks) = (Vec::new(), Vec::new());
-        for (directory, lock) in idle_homes(store, &workspace_id(mount), profile)? {
+        for (directory, lock) in idle_homes(&store.open(HOMES)?, &workspace_id(mount), profile)? {
             let upper = open_private_dir(&directory, UPPER).map_err(errno_store_error)?;
             uppers.push(UpperLayer::new(upper));
             locks.push(lock);

@@ -13,7 +13,6 @@ use ringfence_kernel::{CallContext, ErrorKind, HomeFile, LayerDescription, ToolE
 use rustix::fs::OFlags;
 
 use crate::overlay::kept_directory::{KeptDirectory, KeptDirectoryRecord};
-use crate::overlay::layer_store::LayerStore;
 use crate::overlay::store_directory::{errno_store_error, store_error};
 use crate::overlay::tree_removal::remove_tree;
 use crate::sys::own_files::{open_own_file, open_private_dir, write_all};
@@ -49,11 +48,11 @@ pub(super) fn create_home(
 
 /// The home directories of a profile in a workspace in which no program runs, each with its lock.
 pub(super) fn idle_homes(
-    store: &LayerStore,
+    homes: &OwnedFd,
     workspace: &str,
     profile: &str,
 ) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
-    KeptDirectory::idle(&store.open(HOMES)?, HOME_PREFIX, &record_of(profile, workspace))
+    KeptDirectory::idle(homes, HOME_PREFIX, &record_of(profile, workspace))
 }
 
 fn record_of(profile: &str, workspace: &str) -> KeptDirectoryRecord {

@@ -1,8 +1,8 @@
 //! Objects of a git repository that an undo would remove: nothing that stays may use them.
 //!
-//! Git stores an object once, whoever needs it: a later commit of the same file, a branch that was merged, or the index may
+//! Git stores an object once for all its users: a later commit of the same file, a branch that was merged, or the index may
 //! need an object that a change made. A file of the workspace would be a conflict if it changed; an object never changes, so
-//! its users are looked for here. What git removes by itself, when nothing uses it, is no loss.
+//! its users are looked for here.
 //!
 //! Not here: what an undo does (`plan.rs`), and objects in packs.
 

@@ -322,7 +322,7 @@ fn an_undo_removes_no_object_that_something_else_uses() {
         assert_eq!(site.tree(), tree, "{user}");
         git(&site, &["fsck", "--strict"]);
     }
-    // Other commits are in nobody's way.
+    // Commits of other files do not matter.
     let site = repository();
     let id = layer(&site, "echo a > a.txt");
     branched(&site, &id, &[]);
