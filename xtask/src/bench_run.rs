@@ -146,6 +146,7 @@ pub(crate) fn run() -> bool {
                 if let Some(work) = row.cached {
                     // Nothing is there before the first round.
                     let _ = fs::remove_dir_all(workspace.join(work.made));
+                    let _ = fs::remove_dir_all(dir.join("state/layers"));
                 }
                 let started = Instant::now();
                 let ended = (runner.command)(row).output();
@@ -243,11 +244,12 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) ->
                 command.env("HOME", &home).env("RINGFENCE_STATE_DIR", &state).args(["--workspace", "."]);
                 if let Some(work) = row.cached {
                     command.env("PATH", tools.search_path()).arg("--config").arg(&config);
-                    command.args(["run", "--toolchain", work.toolchain]);
+                    // A person decides about what was installed later: to drop it is not part of the work.
+                    command.args(["run", "--toolchain", work.toolchain, "--end", "later"]);
                 } else {
-                    command.arg("run");
+                    command.args(["run", "--end", "drop"]);
                 }
-                command.args(["--profile", "none", "--end", "drop", "--", "sh", "-c", row.script]);
+                command.args(["--profile", "none", "--", "sh", "-c", row.script]);
                 shell(command, &workspace)
             }),
         }
