@@ -160,7 +160,10 @@ impl TryFrom<StandardEditArgs> for Args {
                 ));
             }
             (None, Some(_), _) => {
-                return Err(ToolError::invalid("oldText", "is missing: call this again with path, newText, and the text to replace as oldText"));
+                return Err(ToolError::invalid(
+                    "oldText",
+                    "is missing: call this again with path, newText, and the text to replace as oldText",
+                ));
             }
             (None, None, None) => {
                 let message = "nothing to edit was sent: call this again with path, oldText and newText";
@@ -210,7 +213,8 @@ impl TryFrom<ClaudeEditArgs> for Args {
             }
             (Some(_), _) => return Err(ToolError::invalid("insert_line", "cannot be combined with old_string")),
             (None, None) => {
-                let problem = "is missing: call this again with file_path, new_string, and the text to replace as old_string";
+                let problem =
+                    "is missing: call this again with file_path, new_string, and the text to replace as old_string";
                 return Err(ToolError::invalid("old_string", problem));
             }
             (None, Some(old)) if old.is_empty() => {
@@ -253,7 +257,10 @@ mod tests {
             r#"{"path": "a", "oldText": "x"}"#,
             "newText is missing: call this again with path, oldText and newText (empty to remove the text)",
         );
-        check(r#"{"path": "a", "newText": "x"}"#, "oldText is missing: call this again with path, newText, and the text to replace as oldText");
+        check(
+            r#"{"path": "a", "newText": "x"}"#,
+            "oldText is missing: call this again with path, newText, and the text to replace as oldText",
+        );
         check(r#"{"path": "a"}"#, "nothing to edit was sent: call this again with path, oldText and newText");
         let edits = r#""edits": [{"oldText": "x", "newText": "y"}]"#;
         check(

@@ -125,8 +125,9 @@ fn an_edit_that_fails_says_what_to_do() {
         old_string not found in `src/a.rs`; line 1 differs only in white space or trailing text; read it again; the nearest lines are
         1	a 
         2	b"#]]);
-    EditExample::claude("a\n", json!({"file_path": "src/a.rs", "new_string": "x"}))
-        .check(expect!["old_string is missing: call this again with file_path, new_string, and the text to replace as old_string"]);
+    EditExample::claude("a\n", json!({"file_path": "src/a.rs", "new_string": "x"})).check(expect![
+        "old_string is missing: call this again with file_path, new_string, and the text to replace as old_string"
+    ]);
     EditExample::claude(
         "a\n",
         json!({"file_path": "src/a.rs", "old_string": "a", "new_string": "x", "insert_line": 1}),
