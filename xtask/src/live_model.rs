@@ -254,7 +254,7 @@ impl TrySettings<'_> {
         let events = fs::read_to_string(events)?;
         let mut events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let first_prompt = events.find_map(|event| event["usage"]["input"].as_u64()).unwrap_or_default();
-        let last = events.last().unwrap_or_default();
+        let last = events.next_back().unwrap_or_default();
         let (name, wanted) = task.expected;
         let contents = fs::read_to_string(workspace.join(name)).unwrap_or_default();
         // What the model said, and not what the host says where it said nothing. Thousands may be set off.
