@@ -1,99 +1,159 @@
-//! Wrapped programs: real paths, the person's identity, layers on disk, and a home directory that is not trusted.
+//! Mounts of wrapped programs: real paths, a home directory above the person's, and layers that stay on disk.
 //!
-//! Not here: their terminals (`terminal.rs`), and what all jails hold (`escapes.rs`, `resource_exhaustion.rs`).
+//! Not here: terminals (`terminal.rs`), names (`name_network.rs`), and what is kept of a layer (`ringfence-fs`).
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
 
-use ringfence_sandbox::PlacedFile;
+use ringfence_sandbox::{JailError, PlacedFile};
 
-use crate::fixture::{OutputObserver, as_each_user};
-use crate::wrapped_fixture::{WrappedFixture, names_in};
-
-#[test]
-fn a_program_is_where_and_who_it_is_without_a_jail() {
-    as_each_user("wrapped::a_program_is_where_and_who_it_is_without_a_jail", || {
-        let mut place = WrappedFixture::new();
-        place.world.write("file", "text");
-        place.files.push(PlacedFile { path: "/etc/placed".into(), contents: b"given".to_vec() });
-        place.files.push(PlacedFile { path: "/home/me/.placed".into(), contents: b"at home".to_vec() });
-        let printed = place.stdout_of(
-            "pwd; cat file; echo; id -un; id -u; id -g; cd; pwd; cat /etc/placed ~/.placed; echo; ls -A ~\n\
-             for path in /etc/placed ~/.placed; do (echo x > $path) 2>/dev/null && echo written; done; true",
-        );
-        let expected = "/home/me/project\ntext\nme\n4321\n4322\n/home/me\ngivenat home\n.placed\nproject\n";
-        assert_eq!(printed, expected);
-    });
-}
+use crate::fixture::as_each_user;
+use crate::wrapped_fixture::WrappedFixture;
 
 #[test]
-fn what_a_program_writes_is_in_its_layers_and_stays_for_the_next_one() {
-    as_each_user("wrapped::what_a_program_writes_is_in_its_layers_and_stays_for_the_next_one", || {
+fn the_workspace_has_its_own_path_and_changes_stay_in_the_layer() {
+    as_each_user("wrapped::the_workspace_has_its_own_path_and_changes_stay_in_the_layer", || {
         let place = WrappedFixture::new();
-        place.world.write("old", "old");
-        place.world.write("gone", "gone");
-        place.stdout_of("echo new > old; rm gone; mkdir made; echo x > ~/.state");
-        assert_eq!(place.names_in("workspace/upper"), ["gone", "made", "old"]);
-        assert_eq!(place.names_in("home/upper"), [".state"]);
-        assert_eq!(names_in(place.world.path()), ["gone", "old"]);
-        assert_eq!(fs::read_to_string(place.world.path().join("old")).unwrap(), "old");
-        assert_eq!(place.stdout_of("cat old ~/.state; ls"), "new\nx\nmade\nold\n");
+        place.world.write("kept", "old\n");
+        place.world.write("gone", "old\n");
+        assert_eq!(
+            place.stdout_of("pwd; cat kept; echo new > kept; echo more > added; rm gone; mkdir -p d/e; ls"),
+            "/home/me/project\nold\nadded\nd\nkept\n"
+        );
+        let in_workspace = |name: &str| fs::read_to_string(place.world.path().join(name)).ok();
+        assert_eq!(in_workspace("kept").as_deref(), Some("old\n"));
+        assert_eq!((in_workspace("gone").as_deref(), in_workspace("added")), (Some("old\n"), None));
+        assert_eq!(place.names_in("workspace/upper"), ["added", "d", "gone", "kept"]);
+        assert!(fs::symlink_metadata(place.layer("workspace/upper/gone")).unwrap().file_type().is_char_device());
+        // The next program on the layer goes on where this one ended.
+        assert_eq!(place.stdout_of("cat kept added; ls"), "new\nmore\nadded\nd\nkept\n");
     });
 }
 
-/// An earlier run of the agent left these in the home directory.
 #[test]
-fn links_that_an_earlier_run_left_at_home_are_not_followed() {
-    as_each_user("wrapped::links_that_an_earlier_run_left_at_home_are_not_followed", || {
-        for (link, target) in [
-            ("project", "/etc"),
-            ("project", "/proc/1/root"),
-            (".config", "/etc"),
-            (".config", "project"),
-            (".config/placed", "/etc/passwd"),
-        ] {
+fn the_program_is_the_person_by_name_and_number() {
+    as_each_user("wrapped::the_program_is_the_person_by_name_and_number", || {
+        let place = WrappedFixture::new();
+        place.world.write("mine", "");
+        assert_eq!(
+            place.stdout_of(
+                "id -u; id -g; id -un; id -gn; echo ~; stat -c %u:%g . mine ~; touch new; stat -c %u:%g new"
+            ),
+            "4321\n4322\nme\nme\n/home/me\n4321:4322\n4321:4322\n4321:4322\n4321:4322\n"
+        );
+        // Outside it is the owner of the workspace.
+        let owner = fs::metadata(place.world.path()).unwrap();
+        let made = fs::metadata(place.layer("workspace/upper/new")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (owner.uid(), owner.gid()));
+    });
+}
+
+#[test]
+fn a_home_directory_starts_with_its_files_and_keeps_what_was_written() {
+    as_each_user("wrapped::a_home_directory_starts_with_its_files_and_keeps_what_was_written", || {
+        let place = WrappedFixture::new();
+        fs::write(place.layer("home/start/.agentrc"), "first\n").unwrap();
+        fs::set_permissions(place.layer("home/start/.agentrc"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(
+            place.stdout_of("cd; ls -A; cat .agentrc; echo second > .agentrc; echo x > .new"),
+            ".agentrc\nproject\nfirst\n"
+        );
+        assert_eq!(fs::read_to_string(place.layer("home/start/.agentrc")).unwrap(), "first\n");
+        // The mount point of the workspace is not a change of the program.
+        assert_eq!(place.names_in("home/upper"), [".agentrc", ".new"]);
+        assert_eq!(place.stdout_of("cd; cat .agentrc .new"), "second\nx\n");
+    });
+}
+
+#[test]
+fn placed_files_are_there_and_are_not_changed() {
+    as_each_user("wrapped::placed_files_are_there_and_are_not_changed", || {
+        let placed = |path: &str, text: &str| PlacedFile { path: path.into(), contents: text.as_bytes().to_vec() };
+        let mut place = WrappedFixture::new();
+        place.files = vec![
+            placed("/etc/agent/managed.json", "{}\n"),
+            placed("/etc/passwd", "other:x:1:1::/:/bin/sh\n"),
+            placed("/home/me/.config/agent.toml", "a = 1\n"),
+        ];
+        assert_eq!(
+            place.stdout_of(
+                "cat /etc/agent/managed.json ~/.config/agent.toml; grep -c . /etc/passwd\n\
+                 for file in /etc/agent/managed.json ~/.config/agent.toml; do\n\
+                 (echo x > $file) 2>/dev/null || echo refused; rm -f $file 2>/dev/null || echo stays; done"
+            ),
+            "{}\na = 1\n1\nrefused\nstays\nrefused\nstays\n"
+        );
+        assert!(!place.layer("home/upper/.config/agent.toml").exists());
+    });
+}
+
+#[test]
+fn secrets_of_the_workspace_are_masked_at_its_own_path() {
+    as_each_user("wrapped::secrets_of_the_workspace_are_masked_at_its_own_path", || {
+        let mut place = WrappedFixture::new();
+        place.world.write(".env", "KEY=7f3a9c\n");
+        place.world.write("sub/.env", "KEY=7f3a9c\n");
+        place.world.write(".ringfence/trash", "KEY=7f3a9c\n");
+        place.world.masked = vec![".env".into(), "sub/.env".into()];
+        place.world.hidden = vec![".ringfence".into()];
+        assert_eq!(
+            place.stdout_of("cat .env sub/.env; ls -A .ringfence 2>/dev/null; grep -r 7f3a9c . || echo clean"),
+            "clean\n"
+        );
+        let ended =
+            place.try_run(&["bash", "/run/ringfence/main"], "mv sub other; cat other/.env; echo y > .env").unwrap();
+        assert!(!ended.stdout.text().contains("7f3a9c"), "{}", ended.stdout.text());
+        assert_eq!(fs::read_to_string(place.world.path().join(".env")).unwrap(), "KEY=7f3a9c\n");
+    });
+}
+
+/// Links where the host mounts, as an earlier program left them.
+#[test]
+fn links_in_a_home_directory_lead_no_mount_elsewhere() {
+    as_each_user("wrapped::links_in_a_home_directory_lead_no_mount_elsewhere", || {
+        for planted in ["project", ".config"] {
             let mut place = WrappedFixture::new();
-            place.world.write("file", "text");
-            let path = "/home/me/.config/placed".into();
-            place.files.push(PlacedFile { path, contents: b"given".to_vec() });
-            let planted = place.layer("home/upper").join(link);
-            fs::create_dir_all(planted.parent().unwrap()).unwrap();
-            symlink(target, &planted).unwrap();
-            // It starts as it should, or not at all.
-            let script = "cat /home/me/project/file; stat -c %F /etc /etc/passwd; ls /etc/file /etc/placed 2>/dev/null";
+            place.world.write("a", "of the workspace\n");
+            let contents = b"placed\n".to_vec();
+            place.files = vec![PlacedFile { path: "/home/me/.config/agent.toml".into(), contents }];
+            symlink("/etc", place.layer("home/upper").join(planted)).unwrap();
+            let script = "ls -d /etc/a /etc/agent.toml 2>/dev/null; cat ~/project/a ~/.config/agent.toml 2>/dev/null";
             match place.try_run(&["bash", "/run/ringfence/main"], script) {
-                Ok(ended) => {
-                    let printed = ended.stdout.text();
-                    assert_eq!(printed, "textdirectory\nregular file\n", "{link} -> {target}: {}", ended.stderr.text());
-                }
+                Ok(ended) => assert!(!ended.stdout.text().contains("/etc/"), "{planted}: {}", ended.stdout.text()),
                 Err(error) => {
-                    let text = error.to_string();
-                    assert!(!text.contains(place.layers_path().to_str().unwrap()), "{link} -> {target}: {text}");
+                    assert!(matches!(error, JailError::Unavailable { .. } | JailError::Io(..)), "{error:?}")
                 }
             }
-            assert_eq!(names_in(place.world.path()), ["file"]);
         }
     });
 }
 
-/// Two runs at once share nothing: not their layers, nor their homes, nor what one has mounted.
 #[test]
-fn two_wrapped_programs_at_once_do_not_meet() {
-    as_each_user("wrapped::two_wrapped_programs_at_once_do_not_meet", || {
-        let (first, second) = (WrappedFixture::new(), WrappedFixture::new());
-        let watch = OutputObserver::stopping_at("stop");
-        let script = "echo secret-of-one > ~/note; echo secret-of-one > note; echo secret-of-one > /tmp/note\n\
-            exec 9<> /dev/shm/note; echo ready; read -r line; echo stop";
-        std::thread::scope(|scope| {
-            let run = scope.spawn(|| first.run_observed(&script.replace("read -r line", "sleep 1000"), &watch));
-            ringfence_testkit::patience::wait_until("the first program", || {
-                String::from_utf8_lossy(&watch.bytes.lock().unwrap()).contains("ready")
-            });
-            let seen =
-                second.stdout_of("cat ~/note note /tmp/note /dev/shm/note 2>/dev/null; ls -A ~ . /tmp /dev/shm; true");
-            assert!(!seen.contains("note"), "{seen}");
-            watch.stop();
-            run.join().unwrap().unwrap();
-        });
-    });
+fn a_place_that_the_jail_needs_itself_is_refused() {
+    let check = |workspace: &str, home: &str, message: &str| {
+        let mut place = WrappedFixture::new();
+        place.workspace_path = workspace.into();
+        place.identity.home = home.into();
+        let error = place.try_run(&["true"], "").unwrap_err().to_string();
+        assert!(error.contains(message), "{workspace}, {home}: {error}");
+    };
+    for path in ["/", "/etc", "/usr", "/tmp", "/proc/self", "/dev/shm/w", "/run/ringfence/w", "relative", "/home/../x"]
+    {
+        check(path, "/home/me", "cannot show a workspace at this path");
+        check("/home/me/project", path, "cannot show a home directory at the user's path");
+    }
+    check("/home/me", "/home/me", "the workspace is the home directory itself");
+    let mut place = WrappedFixture::new();
+    for path in ["relative", "/proc/x", "/run/ringfence/main", "/etc/../x"] {
+        place.files = vec![PlacedFile { path: Path::new(path).to_owned(), contents: Vec::new() }];
+        let error = place.try_run(&["true"], "").unwrap_err().to_string();
+        assert!(error.contains("a file cannot be placed"), "{path}: {error}");
+    }
+    place.files.clear();
+    for name in ["", "a:b", "a\nb"] {
+        place.identity.name = name.to_owned();
+        let error = place.try_run(&["true"], "").unwrap_err().to_string();
+        assert!(error.contains("the name or a path of the user"), "{name:?}: {error}");
+    }
 }

@@ -96,11 +96,6 @@ impl WrappedFixture {
         self.layers.directory.path().join(name)
     }
 
-    /// Where the layers are on the host.
-    pub(crate) fn layers_path(&self) -> &Path {
-        self.layers.directory.path()
-    }
-
     /// Names in a directory of the layers, sorted.
     pub(crate) fn names_in(&self, name: &str) -> Vec<String> {
         names_in(&self.layer(name))
