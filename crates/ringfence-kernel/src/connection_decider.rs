@@ -87,6 +87,15 @@ impl<'a> ConnectionDecider<'a> {
         }
     }
 
+    /// Records what was decided before the program ended. What was not is not decided any more.
+    pub fn finish(&self, channel: &dyn EgressChannel) {
+        while let Some(attempt) = channel.next_attempt() {
+            if attempt.refusal.is_some() || !attempt.is_undecided() {
+                self.proceed(attempt);
+            }
+        }
+    }
+
     /// The number of connections that wait for an answer.
     pub fn held_count(&self) -> usize {
         self.held.borrow().len()

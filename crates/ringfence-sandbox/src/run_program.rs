@@ -263,6 +263,10 @@ impl RunProgramTool {
             drop(is_over);
             ended
         });
+        // A request that was refused right before the end is on record too.
+        if let Some(channel) = observer.egress {
+            observer.connections.finish(channel);
+        }
         let is_full = disk.is_exceeded();
         drop(job);
         let ended = match ended {

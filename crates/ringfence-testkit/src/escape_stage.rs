@@ -83,6 +83,12 @@ impl EscapeHost {
     }
 }
 
+impl Default for EscapeHost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// A workspace with secrets in it, and files beside it.
 #[derive(Debug)]
 pub struct EscapeStage {

@@ -14,6 +14,9 @@ use tokio::sync::oneshot;
 
 use crate::interceptor::{InterceptionObserver, RequestRecorded};
 
+/// Characters of a place in a record, which may be the name of a header.
+const MAX_PLACE: usize = 100;
+
 /// Records what happens on the connections to one host.
 #[derive(Debug)]
 pub(crate) struct InterceptionRecorder {
@@ -63,12 +66,15 @@ impl InterceptionObserver for InterceptionRecorder {
     }
 
     fn on_tripwire(&self, place: &str) {
-        self.record("", Some(format!("the placeholder of a credential was in the {place} of a request")));
+        // The path of a record is what a reader of the log finds: a refusal alone could be any.
+        let place: String = place.chars().take(MAX_PLACE).collect();
+        let why = format!("the placeholder of a credential was in the {place} of a request");
+        self.record(&format!("tripwire: placeholder in the {place}"), Some(why));
     }
 
     fn on_redaction(&self, place: &str) {
         let why = format!("the answer was cut: its {place} contained a credential, or could not be checked for one");
-        self.record("", Some(why));
+        self.record(&format!("redaction of the {place}"), Some(why));
     }
 
     fn on_refusal(&self, method: &str, path: &str, reason: &str) {

@@ -385,7 +385,10 @@ impl<'a> Trial<'a> {
         fs::write(directory.join("workspace/existing.txt"), "there before\n")?;
         fs::write(directory.join("home/.profile"), "of the person\n")?;
         // Of the shape of real keys, and nobody's.
-        let key = format!("sk-test-{:016x}", u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let key = format!(
+            "sk-test-{:032x}",
+            u128::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+        );
         Ok(Self { agent, directory: directory.to_owned(), network: network.to_owned(), programs, key })
     }
 

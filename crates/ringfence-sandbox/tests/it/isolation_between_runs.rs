@@ -9,7 +9,8 @@ use ringfence_sandbox::{ExitReason, OutputStream, ProgramObserver};
 use ringfence_testkit::patience::{PATIENCE, wait_until};
 use ringfence_testkit::requirement::print_note;
 
-use crate::fixture::{SandboxFixture, as_each_user, as_each_user_isolated};
+use crate::fixture::{OutputObserver, SandboxFixture, as_each_user, as_each_user_isolated};
+use crate::wrapped_fixture::WrappedFixture;
 
 /// Leaves something of every kind, and says so.
 const LEAVE_TRACES: &str = r#"
@@ -73,6 +74,26 @@ fn two_runs_at_once_find_nothing_of_each_other() {
             assert_eq!(ended.stdout.text(), "left [True, True, True]\n", "{}", ended.stderr.text());
             watch.stop.store(true, Ordering::Relaxed);
             assert_eq!(first.join().unwrap().unwrap().exit_reason, ExitReason::Cancelled);
+        });
+    });
+}
+
+/// Nor do wrapped ones: not by their homes, nor by what one writes where both have a directory of that name.
+#[test]
+fn two_wrapped_programs_at_once_do_not_meet() {
+    as_each_user("isolation_between_runs::two_wrapped_programs_at_once_do_not_meet", || {
+        let (first, second) = (WrappedFixture::new(), WrappedFixture::new());
+        let watch = OutputObserver::default();
+        let script = "for place in ~ . /tmp /dev/shm; do echo of-one > $place/note; done; echo ready; sleep 1000";
+        thread::scope(|scope| {
+            let run = scope.spawn(|| first.run_observed(script, &watch));
+            wait_until("the first program", || {
+                String::from_utf8_lossy(&watch.bytes.lock().unwrap()).contains("ready") || run.is_finished()
+            });
+            let seen = second.stdout_of("cat ~/note note /tmp/note /dev/shm/note 2>/dev/null; ls -A ~ . /tmp /dev/shm");
+            assert!(!seen.contains("note") && !seen.contains("of-one"), "{seen}");
+            watch.stop();
+            assert_eq!(run.join().unwrap().unwrap().exit_reason, ExitReason::Cancelled);
         });
     });
 }

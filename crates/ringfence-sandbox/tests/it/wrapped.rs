@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ringfence_sandbox::{JailError, PlacedFile};
 
-use crate::fixture::{OutputObserver, as_each_user};
+use crate::fixture::as_each_user;
 use crate::wrapped_fixture::WrappedFixture;
 
 #[test]
@@ -156,26 +156,4 @@ fn a_place_that_the_jail_needs_itself_is_refused() {
         let error = place.try_run(&["true"], "").unwrap_err().to_string();
         assert!(error.contains("the name or a path of the user"), "{name:?}: {error}");
     }
-}
-
-/// Two runs at once share nothing: not their layers, nor their homes, nor what one has mounted.
-#[test]
-fn two_wrapped_programs_at_once_do_not_meet() {
-    as_each_user("wrapped::two_wrapped_programs_at_once_do_not_meet", || {
-        let (first, second) = (WrappedFixture::new(), WrappedFixture::new());
-        let watch = OutputObserver::stopping_at("stop");
-        let script = "echo secret-of-one > ~/note; echo secret-of-one > note; echo secret-of-one > /tmp/note\n\
-            exec 9<> /dev/shm/note; echo ready; read -r line; echo stop";
-        std::thread::scope(|scope| {
-            let run = scope.spawn(|| first.run_observed(&script.replace("read -r line", "sleep 1000"), &watch));
-            ringfence_testkit::patience::wait_until("the first program", || {
-                String::from_utf8_lossy(&watch.bytes.lock().unwrap()).contains("ready")
-            });
-            let seen =
-                second.stdout_of("cat ~/note note /tmp/note /dev/shm/note 2>/dev/null; ls -A ~ . /tmp /dev/shm; true");
-            assert!(!seen.contains("note"), "{seen}");
-            watch.stop();
-            run.join().unwrap().unwrap();
-        });
-    });
 }

@@ -112,7 +112,6 @@ fn every_attempt_is_held_in_the_run_of_every_profile() {
                 .env("PATH", "/usr/local/bin:/usr/bin:/bin");
             command.envs(KEY_VARIABLES.map(|name| (name, KEY)));
             let outcomes = drive(as_user(&mut command, user), &programs(&attempts, &stage, &host, &site.state));
-            assert_eq!(outcomes.len(), attempts.len(), "{profile} {user:?}");
             let is_held =
                 |outcome: &AttemptOutcome| matches!(outcome, AttemptOutcome::Refused(_) | AttemptOutcome::Nothing);
             let failed = outcomes.into_iter().filter(|(name, outcome)| !is_held(outcome) && !is_granted(name, outcome));
@@ -172,7 +171,7 @@ fn drive(command: &mut Command, programs: &Value) -> Vec<(String, AttemptOutcome
         (name, AttemptOutcome::read(&printed))
     });
     let lines: Vec<_> = lines.collect();
-    assert!(!lines.is_empty(), "{err}");
+    assert_eq!(lines.len(), programs.as_array().unwrap().len(), "{err}");
     lines
 }
 
