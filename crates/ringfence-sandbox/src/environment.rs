@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::etc;
 use crate::toolchains::Toolchain;
-use crate::wrapped::WrappedUser;
+use crate::wrapped_environment::WrappedUser;
 
 /// Inside the jail; made with the mount of `/tmp`.
 pub(crate) const HOME: &str = "/tmp/home";

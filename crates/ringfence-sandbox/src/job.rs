@@ -18,7 +18,7 @@ use crate::isolation_status::Isolation;
 use crate::limits::JailLimits;
 use crate::output::CapturedOutput;
 use crate::toolchains::Toolchain;
-use crate::wrapped::WrappedEnvironment;
+use crate::wrapped_environment::WrappedEnvironment;
 
 /// One program to be run in a jail of its own.
 #[derive(Debug)]

@@ -6,15 +6,12 @@
 //!
 //! Not here: the overlay itself (`wrapped_mounts.rs`).
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::OverlayDirectories;
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Uid, XattrFlags, chownat, fchmod, fremovexattr, fsetxattr, fstat, fstatfs, open,
-    openat, readlink,
+    AtFlags, Gid, Mode, OFlags, Uid, XattrFlags, chownat, fchmod, fremovexattr, fsetxattr, fstat, fstatfs, open, openat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -22,19 +19,13 @@ use rustix::process::geteuid;
 use crate::job::JailError;
 use crate::mounts::{NOSUID_NODEV, clone_mount};
 use crate::protocol::{JailUser, LayerPath};
-use crate::sys::{MountFlagScope, set_mount_flags};
+use crate::sys::{MountFlagScope, held_path, set_mount_flags};
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const READABLE: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// An attribute that tells whether the file system has those that an overlay needs.
 const PROBE_ATTRIBUTE: &str = "user.ringfence.probe";
-
-/// Path of a held directory.
-pub(crate) fn held_path(directory: &OwnedFd) -> Result<PathBuf, Errno> {
-    let path = readlink(format!("/proc/self/fd/{}", directory.as_raw_fd()), Vec::new())?;
-    Ok(OsString::from_vec(path.into_bytes()).into())
-}
 
 /// Names of the parts of a layer, which are entries of one directory.
 pub(crate) fn locate_layer(layer: &OverlayDirectories) -> Result<LayerPath, Errno> {

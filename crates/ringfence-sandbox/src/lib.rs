@@ -62,6 +62,7 @@ mod toolchain_secrets;
 mod toolchains;
 mod tree_rename;
 mod wrapped;
+mod wrapped_environment;
 mod wrapped_mounts;
 
 pub use bwrap::{JailFallback, needs_bwrap_fallback};
@@ -89,7 +90,7 @@ pub use scratch::{empty_view, read_upper_file};
 pub use terminal::{TerminalRelay, TerminalSize};
 pub use tool_caches::{ToolCache, ToolCacheProblem};
 pub use toolchains::{Toolchain, detect};
-pub use wrapped::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
+pub use wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.
 pub fn limit_malloc_arenas() {

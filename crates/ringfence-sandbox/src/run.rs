@@ -21,7 +21,7 @@ use crate::output::HeadTailBuffer;
 use crate::protocol::{HostCommand, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
 use crate::spawner_handle::JailLease;
 use crate::sys;
-use crate::wrapped::WrappedTerminal;
+use crate::wrapped_environment::WrappedTerminal;
 
 /// Poll interval of the observer's request to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

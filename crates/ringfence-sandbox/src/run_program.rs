@@ -30,7 +30,7 @@ use crate::program_runner::{ProgramRunner, tool_error};
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
-use crate::wrapped::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
+use crate::wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// Name of the tool, for rules.
 pub const RUN_PROGRAM: &str = "run_program";

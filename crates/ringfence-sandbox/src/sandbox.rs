@@ -30,7 +30,8 @@ use crate::run::ProgramRun;
 use crate::spawner_handle::{JailLease, JailPoolConfig, SpawnerHandle, owner};
 use crate::sys;
 use crate::toolchains::Toolchain;
-use crate::wrapped::{WrappedEnvironment, WrappedSource};
+use crate::wrapped::WrappedSource;
+use crate::wrapped_environment::WrappedEnvironment;
 
 /// User ID of programs when root started us: one that no user has.
 const RESERVED_UID: u32 = 2_000_000_000;

@@ -5,10 +5,12 @@
 //!
 //! Not here: any decision. The callers say why.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -136,6 +138,12 @@ pub(crate) fn keep_only(descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     // SAFETY: as above.
     let done = unsafe { libc::syscall(libc::SYS_close_range, past as libc::c_uint, libc::c_uint::MAX, 0) };
     if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Path of a held directory.
+pub(crate) fn held_path(directory: &OwnedFd) -> Result<PathBuf, Errno> {
+    let path = rustix::fs::readlink(format!("/proc/self/fd/{}", directory.as_raw_fd()), Vec::new())?;
+    Ok(OsString::from_vec(path.into_bytes()).into())
 }
 
 /// The descriptor at this index of `keep_only`. Call it once per index.

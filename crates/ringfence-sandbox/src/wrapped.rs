@@ -1,9 +1,7 @@
-//! Environment of a wrapped program: real paths, the person's identity, layers on disk, a terminal.
+//! Jails of wrapped programs: checks of their places, and what the spawner needs to build them.
 //!
-//! A program that a person wraps, such as a whole agent, lives where it would without the jail: its workspace has its own
-//! path, its home is the person's by name, but neither is the person's own. What it writes is in layers that outlive it.
-//!
-//! Not here: who decides about the layers, and what the files contain. The caller says.
+//! Not here: what a caller says about a program (`wrapped_environment.rs`), and the mounts themselves
+//! (`wrapped_mounts.rs`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,78 +13,15 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::job::{JailError, JailJob};
-use crate::layer_source::{find_layer, held_path, locate_layer, prepare_layer, unusable};
+use crate::layer_source::{find_layer, locate_layer, prepare_layer, unusable};
 use crate::mounts::{NOSUID_NODEV, READ_ONLY, SYSTEM_DIRS, clone_mount};
 use crate::protocol::{CacheSpec, IdMapping, ImagePlan, JailKind, JailUser, LayerPath, PlacedRunFile, WrappedSpec};
 use crate::spawner_handle::{SpawnerHandle, owner};
-use crate::sys::{MountFlagScope, set_mount_flags};
-use crate::terminal::{TerminalRelay, TerminalSize};
+use crate::sys::{MountFlagScope, held_path, set_mount_flags};
 use crate::tool_caches::ToolCache;
 use crate::toolchain_secrets::SecretPath;
 use crate::toolchains::Toolchain;
-
-/// The environment of one wrapped program.
-#[derive(Debug)]
-pub struct WrappedEnvironment<'a> {
-    /// Path at which the program sees the workspace: its own path on the host.
-    pub workspace_path: PathBuf,
-    /// The user that the program sees itself as.
-    pub identity: WrappedUser,
-    /// The layer on the workspace.
-    pub workspace_layer: &'a OverlayDirectories,
-    /// Lower directory of the home's overlay.
-    pub home_start: &'a OwnedFd,
-    /// The layer on the home.
-    pub home_layer: &'a OverlayDirectories,
-    /// Caches below the home, each under a layer of its own.
-    pub caches: Vec<WrappedCache<'a>>,
-    /// Read-only files at absolute paths inside, over what is there or new, such as bundles of certificates.
-    pub files: Vec<PlacedFile>,
-    /// A terminal as standard input, output and error; `None` for pipes.
-    pub terminal: Option<WrappedTerminal<'a>>,
-}
-
-/// A cache of a toolchain, with the layer on it.
-#[derive(Debug)]
-pub struct WrappedCache<'a> {
-    pub cache: &'a ToolCache,
-    pub layer: &'a OverlayDirectories,
-}
-
-/// A user, as a wrapped program sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrappedUser {
-    pub name: String,
-    /// Path of the home inside.
-    pub home: PathBuf,
-    /// The login shell.
-    pub shell: PathBuf,
-    pub uid: u32,
-    pub gid: u32,
-}
-
-/// A read-only file inside.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PlacedFile {
-    /// Absolute.
-    pub path: PathBuf,
-    pub contents: Vec<u8>,
-}
-
-impl std::fmt::Debug for PlacedFile {
-    /// Without the contents, which may be secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PlacedFile").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
-/// A terminal for a wrapped program.
-#[derive(Debug)]
-pub struct WrappedTerminal<'a> {
-    /// Its size at the start.
-    pub size: TerminalSize,
-    pub relay: &'a dyn TerminalRelay,
-}
+use crate::wrapped_environment::{WrappedCache, WrappedEnvironment, WrappedUser};
 
 /// Directories that a jail has of its own, and everything below them.
 const OWN_TREES: [&str; 5] = ["/proc", "/dev", "/sys", "/run/ringfence", "/run/nothing"];

@@ -17,6 +17,7 @@ mod error;
 mod fetch_target;
 #[cfg(test)]
 mod fuzz;
+mod hop_by_hop;
 mod html;
 mod http_client;
 mod intercepted_connection;

@@ -6,25 +6,13 @@
 
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri};
 use tokio::net::TcpStream;
 
 use crate::egress_proxy::ProxyState;
 use crate::fetch_target::FetchTarget;
-
-/// Headers between two machines, which go no further.
-const HOP_BY_HOP: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+use crate::hop_by_hop::strip_hop_by_hop;
 
 /// A response to a program.
 pub(crate) type ProxyResponse = Response<Either<Full<Bytes>, Incoming>>;
@@ -57,21 +45,4 @@ pub(crate) async fn forward(
     let mut answer = answer.map_err(|cause| format!("`{}` did not answer: {cause}", target.host()))?;
     strip_hop_by_hop(answer.headers_mut());
     Ok(answer.map(Either::Right))
-}
-
-/// Removes hop-by-hop headers.
-pub(crate) fn strip_hop_by_hop(headers: &mut hyper::HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all("connection")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(*name);
-    }
 }
