@@ -234,7 +234,7 @@ fn only_the_frontends_print() {
         &["std::io::stdout()", "std::io::stderr()", "(io::stdout()", "(io::stderr()"],
     );
     // The last one passes on what a wrapped program prints.
-    let names = ["app/mod", "cli/mod", "process/messages", "process/progress", "wrapped_run/mod"];
+    let names = ["app/mod", "cli/mod", "process/messages", "process/progress", "cli/wrapped_run/mod"];
     assert_eq!(printers, names.map(|name| format!("crates/ringfence/src/{name}.rs")));
 }
 

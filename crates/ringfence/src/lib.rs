@@ -66,6 +66,5 @@ pub mod mcp;
 mod mcp_client;
 mod process;
 pub mod store;
-mod wrapped_run;
 
 pub use ringfence_sandbox::run_helper_if_requested;

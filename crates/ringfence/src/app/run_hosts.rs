@@ -2,7 +2,7 @@
 //!
 //! Denials hold: only a decision that approval is required becomes one that allows, and only about these hosts.
 //!
-//! Not here: who names the hosts (`wrapped_run/mod.rs`).
+//! Not here: who names the hosts (`cli/wrapped_run/mod.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

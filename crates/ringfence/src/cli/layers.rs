@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::app::{App, build_person_app};
 use crate::approval::dialog_screen::ColorMode;
+use crate::cli::wrapped_run::HomeKeepRequest;
+use crate::cli::wrapped_run::review::{ReviewModel, Selection};
+use crate::cli::wrapped_run::review_screen::{ReviewChoice, show_review};
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
-use crate::wrapped_run::HomeKeepRequest;
-use crate::wrapped_run::review::{ReviewModel, Selection};
-use crate::wrapped_run::review_screen::{ReviewChoice, show_review};
 
 /// Most paths that one line of text names.
 const MOST_NAMED: usize = 10;

@@ -22,6 +22,7 @@ pub(crate) mod observers;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod wrapped_run;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -65,6 +66,7 @@ use crate::cli::run::run_wrapped;
 use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::cli::sessions::run_sessions_command;
+use crate::cli::wrapped_run::{WrappedRunError, in_current_directory};
 use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
 use crate::mcp::install::InstallError;
@@ -75,7 +77,6 @@ use crate::process::progress::ProgressIndicator;
 use crate::process::signals::ShutdownSignals;
 use crate::store::tokens::TokenError;
 use crate::store::transcripts::SqliteTranscriptError;
-use crate::wrapped_run::{WrappedRunError, in_current_directory};
 
 const SUCCESS: u8 = 0;
 const ERROR_REPLY: u8 = 1;

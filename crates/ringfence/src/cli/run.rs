@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
 use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home};
+use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
-use crate::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 
 /// Exit code of a run that could not be started, as for `env` and `timeout`.
 const NOT_STARTED: u8 = 125;

@@ -2,7 +2,7 @@
 //!
 //! Only the owner of the machine, the user and the profiles say these: a workspace cannot.
 //!
-//! Not here: reading the key (`wrapped_run/credentials.rs`), and its use (`ringfence-web`).
+//! Not here: reading the key (`cli/wrapped_run/credentials.rs`), and its use (`ringfence-web`).
 
 use std::path::{Path, PathBuf};
 

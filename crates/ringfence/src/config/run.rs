@@ -3,7 +3,7 @@
 //! A bound of the machine's owner is the most that anyone can have; one of the user is a default that the command line may
 //! replace.
 //!
-//! Not here: profiles themselves (`wrapped_run/profile.rs`).
+//! Not here: profiles themselves (`cli/wrapped_run/profile.rs`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -20,8 +20,8 @@ use crate::approval::dialog::{DialogKey, QuietPeriod, WindowSize};
 use crate::approval::dialog_lines::{DialogLine, DialogStyle, styled_line, wrap_lines};
 use crate::approval::dialog_screen::{ColorMode, DialogEvent, DialogScreen};
 use crate::approval::tty::open_terminal;
-use crate::wrapped_run::relay_signals::{SignalInbox, SignalThread};
-use crate::wrapped_run::review::{
+use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
+use crate::cli::wrapped_run::review::{
     DERIVED_TITLE, ReviewEntry, ReviewModel, ReviewSelection, Selection, SelectionMark, omitted_text,
 };
 
@@ -445,7 +445,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::wrapped_run::review::tests::model;
+    use crate::cli::wrapped_run::review::tests::model;
 
     const SIZE: WindowSize = WindowSize { rows: 24, columns: 100 };
 

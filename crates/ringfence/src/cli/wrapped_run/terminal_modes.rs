@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::wrapped_run::sequence_policy::ControlSequence;
+use crate::cli::wrapped_run::sequence_policy::ControlSequence;
 
 /// The screens with a line buffer of their own: the last one to be entered counts.
 const ALTERNATE_SCREENS: [u16; 3] = [47, 1047, 1049];

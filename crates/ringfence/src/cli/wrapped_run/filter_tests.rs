@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::wrapped_run::output_filter::{MAX_HELD, OutputFilter, filtered};
-use crate::wrapped_run::sequence_policy::FilterOptions;
+use crate::cli::wrapped_run::output_filter::{MAX_HELD, OutputFilter, filtered};
+use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 
 /// Sequences that full-screen programs use.
 const DRAWING: &[&str] = &[

@@ -3,8 +3,8 @@
 
 use ringfence_fuzz::FuzzTarget;
 
-use crate::wrapped_run::output_filter::{MAX_HELD, OutputFilter, filtered};
-use crate::wrapped_run::sequence_policy::FilterOptions;
+use crate::cli::wrapped_run::output_filter::{MAX_HELD, OutputFilter, filtered};
+use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 
 /// Strings and control sequences of an output, found by a search for their introducers. Text that looks like one after a
 /// string that is open counts too: more is found than a terminal would obey.

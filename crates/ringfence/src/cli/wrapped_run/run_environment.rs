@@ -12,9 +12,9 @@ use ringfence_git::GitIdentity;
 use ringfence_kernel::HomeFile;
 use ringfence_sandbox::PlacedFile;
 
+use crate::cli::wrapped_run::credentials::RunCredentials;
+use crate::cli::wrapped_run::profile::AgentProfile;
 use crate::config::{Environment, MAX_FILE_BYTES};
-use crate::wrapped_run::credentials::RunCredentials;
-use crate::wrapped_run::profile::AgentProfile;
 
 /// Variables of the person that every wrapped program gets.
 const PASSED_VARIABLES: [&str; 10] = [

@@ -6,8 +6,8 @@ use ringfence_testkit::patience::wait_for;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::process::{Signal, kill_process};
 
-use crate::wrapped_run::person_terminal::PersonTerminal;
-use crate::wrapped_run::relay_fixture::{RelayTerminal, relay_command, run_relay_process};
+use crate::cli::wrapped_run::person_terminal::PersonTerminal;
+use crate::cli::wrapped_run::relay_fixture::{RelayTerminal, relay_command, run_relay_process};
 
 /// A full-screen program: draws its size, says each key that it reads, and does what some of them say.
 const FULL_SCREEN: &str = r#"exec python3 - 4<&0 <<'PYTHON'

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::cli::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, load_file, unknown};
 use crate::config::Environment;
 use crate::config::credentials::CredentialSetting;
-use crate::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, load_file, unknown};
 
 /// The profile of a program that has none: no hosts, no keys, an empty home directory.
 pub(crate) const NO_PROFILE: &str = "none";

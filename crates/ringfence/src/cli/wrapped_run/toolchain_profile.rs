@@ -9,10 +9,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::cli::wrapped_run::profile::ProfileEnvironment;
+use crate::cli::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, names, not_allowed, unknown};
 use crate::config::Environment;
 use crate::config::run::WrappedProgramSettings;
-use crate::wrapped_run::profile::ProfileEnvironment;
-use crate::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, names, not_allowed, unknown};
 
 /// The name that stands for no toolchain.
 pub(crate) const NO_TOOLCHAIN: &str = "none";

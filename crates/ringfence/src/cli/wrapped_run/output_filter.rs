@@ -7,8 +7,8 @@
 //!
 //! Not here: reading and writing (`terminal_relay.rs`).
 
-use crate::wrapped_run::sequence_policy::{ControlSequence, ControlString, FilterOptions, is_escape_allowed};
-use crate::wrapped_run::terminal_modes::TerminalModes;
+use crate::cli::wrapped_run::sequence_policy::{ControlSequence, ControlString, FilterOptions, is_escape_allowed};
+use crate::cli::wrapped_run::terminal_modes::TerminalModes;
 
 /// Most bytes that are held back until their sequence is decided.
 pub(crate) const MAX_HELD: usize = 512;

@@ -20,11 +20,11 @@ use ringfence_sandbox::TerminalRelay;
 
 use crate::approval::deny_all;
 use crate::approval::tty::TtyApprover;
-use crate::wrapped_run::output_filter::OutputFilter;
-use crate::wrapped_run::person_terminal::PersonTerminal;
-use crate::wrapped_run::relay_loop::{RelayCommand, RelayLoop};
-use crate::wrapped_run::relay_signals::{SignalInbox, SignalThread};
-use crate::wrapped_run::sequence_policy::FilterOptions;
+use crate::cli::wrapped_run::output_filter::OutputFilter;
+use crate::cli::wrapped_run::person_terminal::PersonTerminal;
+use crate::cli::wrapped_run::relay_loop::{RelayCommand, RelayLoop};
+use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
+use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 
 /// A person's terminal, for the time of a wrapped run. Dropping it restores the terminal.
 #[derive(Debug)]

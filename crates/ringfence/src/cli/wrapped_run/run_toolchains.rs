@@ -10,11 +10,11 @@ use std::path::Path;
 
 use ringfence_sandbox::{HostGroup, ToolCache, Toolchain};
 
+use crate::cli::wrapped_run::program_location::ProgramSearch;
+use crate::cli::wrapped_run::run_environment::matches_name;
+use crate::cli::wrapped_run::toolchain_profile::ToolchainProfile;
+use crate::cli::wrapped_run::with_default_port;
 use crate::config::Environment;
-use crate::wrapped_run::program_location::ProgramSearch;
-use crate::wrapped_run::run_environment::matches_name;
-use crate::wrapped_run::toolchain_profile::ToolchainProfile;
-use crate::wrapped_run::with_default_port;
 
 /// What a run has of its toolchains.
 #[derive(Debug, Default)]

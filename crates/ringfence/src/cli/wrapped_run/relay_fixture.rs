@@ -28,10 +28,10 @@ use tempfile::TempDir;
 
 use crate::approval::dialog_screen::poll_for;
 use crate::approval::tty::TtyApprover;
+use crate::cli::wrapped_run::person_terminal::PersonTerminal;
+use crate::cli::wrapped_run::sequence_policy::FilterOptions;
+use crate::cli::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
 use crate::config::{CliFlags, Environment, load};
-use crate::wrapped_run::person_terminal::PersonTerminal;
-use crate::wrapped_run::sequence_policy::FilterOptions;
-use crate::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
 
 /// The directory of a relay process: `program`, which it runs, `continue`, `answers` and `end`.
 const DIRECTORY_VARIABLE: &str = "RINGFENCE_TEST_RELAY";
@@ -40,7 +40,7 @@ const DIRECTORY_VARIABLE: &str = "RINGFENCE_TEST_RELAY";
 const RAW_VARIABLE: &str = "RINGFENCE_TEST_RELAY_RAW";
 
 /// The test that is the relay process.
-const RELAY_TEST: &str = "wrapped_run::relay_tests::a_process_without_a_terminal_has_no_person_at_it";
+const RELAY_TEST: &str = "cli::wrapped_run::relay_tests::a_process_without_a_terminal_has_no_person_at_it";
 
 /// The leader of the program's session: does job control, and says on its standard error what happens.
 const LEADER: &str = r#"

@@ -19,9 +19,9 @@ use rustix::process::{Signal, kill_current_process_group};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::approval::dialog_screen::poll_for;
-use crate::wrapped_run::output_filter::OutputFilter;
-use crate::wrapped_run::person_terminal::PersonTerminal;
-use crate::wrapped_run::relay_signals::SignalInbox;
+use crate::cli::wrapped_run::output_filter::OutputFilter;
+use crate::cli::wrapped_run::person_terminal::PersonTerminal;
+use crate::cli::wrapped_run::relay_signals::SignalInbox;
 
 /// Most bytes of output that wait for the person's terminal before the program's is not read any more.
 const MAX_OUTPUT: usize = 64 << 10;
