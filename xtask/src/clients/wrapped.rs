@@ -238,7 +238,7 @@ fn prepare(wanted: Option<&str>) -> bool {
 /// Starts this program again in a network and a mount namespace where the hosts of providers are ours.
 fn enter_network(wanted: Option<&str>) -> bool {
     let dir = root().join("target/tmp/clients/network");
-    let hosts: String = HOSTS.iter().map(|host| format!("{PROVIDER_ADDRESS} {host}\n")).collect();
+    let hosts: String = HOSTS.iter().map(|host| format!("{PROVIDER_ADDRESS} {host} {host}.\n")).collect();
     let hosts = format!("127.0.0.1 localhost\n{hosts}");
     if fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("hosts"), hosts)).is_err() || !make_certificates(&dir)
     {
