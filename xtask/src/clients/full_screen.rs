@@ -16,6 +16,9 @@ use crate::{print_status, root};
 /// Time for what is to be on the screen.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
+/// How often the prompt is typed.
+const MAX_TRIES: usize = 5;
+
 /// A shell in a terminal of tmux.
 pub(super) struct TmuxSession {
     socket: PathBuf,
@@ -56,16 +59,29 @@ impl TmuxSession {
     }
 
     pub(super) fn until_that(&self, what: &str, holds: impl Fn(&str) -> bool) -> Result<(), String> {
+        self.within(MAX_WAIT, what, holds)
+    }
+
+    /// Questions in place are answered with a no meanwhile.
+    fn within(&self, time: Duration, what: &str, holds: impl Fn(&str) -> bool) -> Result<(), String> {
         let began = Instant::now();
         loop {
             let screen = self.screen();
+            if screen.contains("[y] yes  [n] no") {
+                let asked = screen.lines().find(|line| line.starts_with("this would fetch")).unwrap_or_default();
+                print_status(&format!("tui: asked in place: {asked}"));
+                self.keys(&["n"])?;
+            }
+            if screen.contains("reason (optional") {
+                self.keys(&["Enter"])?;
+            }
             if holds(&screen) {
                 return Ok(());
             }
-            if began.elapsed() > MAX_WAIT {
+            if began.elapsed() > time {
                 return Err(format!("not on the screen: {what}\n{}", screen.trim_end()));
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(300));
         }
     }
 
@@ -114,7 +130,7 @@ pub(super) fn check(environment: &Command, program: &Path, directory: &Path, mad
     tmux.until("ready>")?;
     let before = tmux.modes(&directory.join("modes"))?;
     tmux.line(&format!(
-        "{} run --end later -- {} --dangerously-skip-permissions; echo code=$?",
+        "{} run --end later -- {} --dangerously-skip-permissions",
         ringfence.display(),
         program.display()
     ))?;
@@ -122,8 +138,12 @@ pub(super) fn check(environment: &Command, program: &Path, directory: &Path, mad
     let has_prompt = |screen: &str| screen.contains("bypass permissions on") || screen.contains("? for shortcuts");
     tmux.until_that("the prompt of Claude Code", has_prompt)?;
     print_status("tui: the prompt is on the screen");
-    tmux.keys(&["-l", super::wrapped::PROMPT])?;
-    tmux.until("Make the file")?;
+    // A question in place takes no key that was meant for the agent, so what was typed may be gone.
+    let typed = (0..MAX_TRIES).find_map(|_| {
+        tmux.keys(&["C-u"]).and_then(|()| tmux.keys(&["-l", super::wrapped::PROMPT])).ok()?;
+        tmux.within(Duration::from_secs(6), "the prompt's text", |screen| screen.contains(super::wrapped::PROMPT)).ok()
+    });
+    typed.ok_or_else(|| format!("the prompt cannot be typed\n{}", tmux.screen()))?;
     tmux.keys(&["Enter"])?;
     tmux.until("Done.")?;
     print_status("tui: the task is done");
@@ -143,14 +163,12 @@ pub(super) fn check(environment: &Command, program: &Path, directory: &Path, mad
     print_status("tui: stopped to the shell, and continued");
     // Twice within a second ends it.
     tmux.keys(&["C-c", "C-c"])?;
-    tmux.until("code=")?;
-    let screen = tmux.screen();
+    tmux.until("kept as layer")?;
+    tmux.line("echo code=$?")?;
+    tmux.until("code=0")?;
     let after = tmux.modes(&directory.join("modes"))?;
     if stopped != before || after != before {
         return Err("`stty -g` differs".to_owned());
-    }
-    if !screen.contains("kept as layer") || !screen.contains("code=0") {
-        return Err(format!("its end\n{screen}"));
     }
     print_status("tui: ended; `stty -g` is as before, also while it was stopped");
     Ok(())
