@@ -251,7 +251,7 @@ impl ConnectionAttempt {
         &self.access.resource.display_path
     }
 
-    /// Whether nobody has decided about it yet. Others are only recorded, such as a request on a connection that was
+    /// Whether it is not decided yet. Others are only recorded, such as a request on a connection that was
     /// decided before.
     pub(crate) fn is_undecided(&self) -> bool {
         self.is_undecided

@@ -89,7 +89,7 @@ impl JailLimits {
         lowered.chain([(Resource::Core, core_rlimit(getrlimit(Resource::Core)))]).collect()
     }
 
-    /// The limit of open files of a wrapped program, after the others are set: a shell's low default is no limit of the
+    /// The limit of open files of a wrapped program, after the others are set: a shell's low default is not a limit of the
     /// person's, and is raised as far as it may be.
     pub(crate) fn raised_open_files(&self) -> Rlimit {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -291,7 +291,7 @@ pub(crate) fn reset_signals() {
     unblock_signals();
 }
 
-/// Ignores a signal for good.
+/// Ignores a signal from now on.
 pub(crate) fn ignore_signal(signal: i32) {
     // SAFETY: ignoring a signal runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -294,7 +294,7 @@ impl TreeRename {
     }
 }
 
-/// Links a file whose path is relative to an ancestor of a directory, so many levels up.
+/// Links a file whose path is relative to an ancestor of a directory, this number of levels up.
 fn linkat_from_ancestor(directory: &OwnedFd, levels: usize, path: &Path, name: &CStr) -> Result<(), Errno> {
     let up: PathBuf = std::iter::repeat_n("..", levels).collect();
     linkat(directory, up.join(path), directory, name, AtFlags::empty())
@@ -336,7 +336,7 @@ fn set_mode_and_times(directory: &OwnedFd, like: &Statx) -> Result<(), Errno> {
     futimens(directory, &Timestamps { last_access: time(like.stx_atime), last_modification: time(like.stx_mtime) })
 }
 
-/// A directory of the same mount, to be listed. A link is none.
+/// A directory of the same mount, to be listed. A link is refused.
 fn open_directory(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;

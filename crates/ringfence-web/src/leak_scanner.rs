@@ -246,7 +246,7 @@ enum EscapeState {
     Invalid,
 }
 
-/// The byte that an escape stands for. A character outside of ASCII is none that a text has.
+/// The byte that an escape stands for. No text has a character outside of ASCII there.
 fn complete_escape(reading: Reading, escape: &[u8]) -> EscapeState {
     let digits = match (reading, escape) {
         (_, [_]) => return EscapeState::Open,

@@ -26,7 +26,7 @@ const MAX_CONNECTIONS: usize = 16;
 /// Time in which a client has to send its query over TCP.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause after an error of a socket, so that one that stays is no busy loop.
+/// Pause after an error of a socket, so that one that stays does not become a busy loop.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
 /// The answer to a query. `None` for what is not one.

@@ -31,7 +31,7 @@ pub enum RunCaError {
     /// There is nothing to sign for.
     #[error("an authority needs at least one host")]
     NoHosts,
-    /// The host is none of those that the authority is for.
+    /// The authority is not for this host.
     #[error("the authority of this run has no certificate for `{0}`")]
     OtherHost(String),
     /// A key or certificate could not be made.

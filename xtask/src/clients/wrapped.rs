@@ -24,7 +24,7 @@ use crate::{print_status, root};
 /// A public address as far as address rules go.
 const PROVIDER_ADDRESS: &str = "203.0.114.10";
 
-/// Host names of providers, and one of nobody's.
+/// Host names of providers, and one that belongs to none of them.
 const HOSTS: [&str; 7] = [
     "api.anthropic.com",
     "api.openai.com",
@@ -389,7 +389,7 @@ impl<'a> Trial<'a> {
         fs::write(directory.join("home/.config/ringfence/config.toml"), "preset = \"edits\"\n")?;
         fs::write(directory.join("workspace/existing.txt"), "there before\n")?;
         fs::write(directory.join("home/.profile"), "of the person\n")?;
-        // Of the shape of real keys, and nobody's.
+        // Of the shape of a real key.
         let key = format!(
             "sk-test-{:032x}",
             u128::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
@@ -439,7 +439,7 @@ impl<'a> Trial<'a> {
         let _ = self.output(&["undo"])?;
         report.undone = tree(&self.workspace()).map_err(io)? == before;
         report.note = format!(
-            "{}; {changes} change(s); output and requests in {}",
+            "{}; changes: {changes}; output and requests in {}",
             report.exit,
             self.directory.strip_prefix(root()).unwrap_or(&self.directory).display()
         );

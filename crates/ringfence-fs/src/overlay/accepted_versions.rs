@@ -2,7 +2,7 @@
 //!
 //! A kept layer is compared with the live workspace, in which everything that changed since the start is a conflict. What
 //! a keep itself changed there is none: before it is made, the version before and the one after it are recorded. A version
-//! is a digest of contents and never a time, so an undo of the keep is no conflict either.
+//! is a digest of contents and never a time, so an undo of the keep does not conflict either.
 //!
 //! Not here: where they are stored (`layer_record.rs`).
 

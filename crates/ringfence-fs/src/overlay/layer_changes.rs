@@ -1,7 +1,7 @@
 //! Changes in a kept layer, as of now.
 //!
 //! The layer is compared with the live workspace whenever it is looked at. What a person or another program changed there
-//! since the start is a conflict; what a keep of this layer changed is none.
+//! since the start is a conflict; what a keep of this layer changed is not.
 //!
 //! Not here: which of them a person keeps (`layer_keep.rs`).
 

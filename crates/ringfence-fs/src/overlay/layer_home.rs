@@ -1,6 +1,6 @@
 //! Home directories of wrapped programs, kept from run to run.
 //!
-//! Programs of one profile in one workspace share a home directory: what it starts with is written anew for every run, and
+//! Programs of one profile in one workspace share a home directory: what it starts with is written again for every run, and
 //! what the programs changed stays in the upper directory above it.
 //!
 //! Not here: layers on the workspace (`layer_store.rs`), and files that go back to the person (`home_keep.rs`).

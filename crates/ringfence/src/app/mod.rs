@@ -325,7 +325,7 @@ pub(crate) fn build_wrapped_app(
     build_app_for(who, settings, environment, AppHooks { approver, tap: None })
 }
 
-/// The one tool of a wrapped session, if nobody denies it.
+/// The one tool of a wrapped session, if no policy denies it.
 fn wrapped_tools(settings: ToolFilter) -> ToolFilter {
     ToolFilter { allow: Some([RUN_PROGRAM.to_owned()].into()), deny: settings.deny, ..ToolFilter::for_persons() }
 }

@@ -34,10 +34,10 @@ pub(crate) struct GcOptions {
     /// Only list what would be removed.
     #[arg(long)]
     dry_run: bool,
-    /// Keep home directories of agents for so many days after their last run.
+    /// Days for which home directories of agents are kept after their last run.
     #[arg(long, value_name = "DAYS", default_value_t = KEPT_DAYS)]
     keep_homes: u64,
-    /// Keep caches of toolchains for so many days after their last run.
+    /// Days for which caches of toolchains are kept after their last run.
     #[arg(long, value_name = "DAYS", default_value_t = KEPT_DAYS)]
     keep_caches: u64,
     /// Most that everything may use, such as `10G`; 20 GiB if neither this nor the config says. Beyond it, the home

@@ -45,7 +45,7 @@ pub(crate) struct RunOptions {
     /// Most processes and threads.
     #[arg(long, value_name = "NUMBER")]
     processes: Option<u64>,
-    /// End it after so many seconds.
+    /// End it after this number of seconds.
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
     /// Pass escape sequences that speak to the terminal itself; nothing is asked at this terminal while it runs.

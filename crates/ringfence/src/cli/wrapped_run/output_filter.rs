@@ -64,7 +64,7 @@ enum StringStage {
 /// What a text begins with.
 enum TextUnit {
     Ascii(u8),
-    /// A character of this length, or a byte that is none.
+    /// A character of this length, or a byte that does not belong to one.
     Text(usize),
     /// An 8-bit control of this length.
     Control(usize),

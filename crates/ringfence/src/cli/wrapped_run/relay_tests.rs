@@ -234,7 +234,7 @@ fn a_question_is_asked_in_place_and_the_program_draws_again() {
     // The program's modes are off, and the dialog has its own screen.
     terminal.until("\x1b[?25h\x1b[?2004l\x1b[?1049l");
     terminal.until("`an agent` wants to call `fetch_url`");
-    // What was typed for the program, and what the terminal replies, is no answer.
+    // What was typed for the program, and what the terminal replies, do not answer.
     terminal.press("y");
     terminal.press("\x1b[?2026;2$");
     terminal.press("y");
