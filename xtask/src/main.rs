@@ -96,6 +96,10 @@ const USAGE: &str =
                test our server with real clients and a scripted model, the official Python SDK and the Inspector: do
                tools, files and errors reach the model, and do calls of a client's own tools do the same to the files
                through ours; downloads them on the first run
+  clients run [NAME | tui | time]
+               real agents inside `ringfence run`, with a scripted model behind the names of their providers: is the task
+               kept and undone to the byte, is the key never inside; tui is Claude Code's full screen in tmux, time its
+               task beside the same one bare; needs root
   conformance  run the official MCP conformance suite against our server; downloads it on the first run
   diffs        apply changes of this repository's history, in the forms that models write diffs in, and compare the files
   fuzz         run all or the named fuzz targets, for a minute or N seconds each; failing inputs are minimized

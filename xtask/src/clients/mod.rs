@@ -3,8 +3,8 @@
 //! `clients mcp` has every client, or the one that is named: Claude Code, Codex, Gemini CLI, goose and opencode with a
 //! scripted model, the official Python SDK and the Inspector by themselves. They are fetched below `target/tmp/clients` on
 //! the first run, which needs the network, `npm` and `python3`; a client that is there is not fetched again. A client that
-//! cannot be had counts as a failure: nothing was shown then. `clients run` has agents inside `ringfence run`, and
-//! `clients run tui` the full screen of Claude Code.
+//! cannot be had counts as a failure: nothing was shown then. `clients run` has agents inside `ringfence run`,
+//! `clients run tui` the full screen of Claude Code, and `clients run time` the time of a task of it beside the same one bare.
 
 mod full_screen;
 mod model;
@@ -31,7 +31,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
         ["run"] => wrapped::run(None),
         ["run", name] => wrapped::run(Some(name)),
         _ => {
-            print_status("usage: cargo xtask clients [mcp [NAME] | run [NAME | tui]]");
+            print_status("usage: cargo xtask clients [mcp [NAME] | run [NAME | tui | time]]");
             false
         }
     }

@@ -19,6 +19,7 @@ use super::model::{CallObserver, ScriptedCall, ScriptedModel, ToolOwner};
 use crate::external_tools::{
     ChildGuard, fetch_node_packages, fetch_python_package, has_program, install_debian_packages, succeeds,
 };
+use crate::process_cost::median;
 use crate::{print_status, root};
 
 /// A public address as far as address rules go.
@@ -41,6 +42,10 @@ const MAX_RUN_TIME: Duration = Duration::from_secs(180);
 const FILE: &str = "agent-was-here.txt";
 const CONTENTS: &str = "made by the agent";
 pub(super) const PROMPT: &str = "Make the file agent-was-here.txt.";
+
+/// Rounds of the part that is timed, after one that fills caches, and most times the time of bare.
+const TIMED_ROUNDS: usize = 20;
+const TIMED_GOAL: f64 = 1.05;
 
 /// Whether this process is in the network that `enter_network` made.
 const INSIDE: &str = "RINGFENCE_CLIENTS_NETWORK";
@@ -181,22 +186,26 @@ impl WrappedReport {
 /// The part of this command in which Claude Code has a terminal.
 const FULL_SCREEN: &str = "tui";
 
+/// The part that times Claude Code.
+const TIMED: &str = "time";
+
 /// `clients run [NAME]`. False if an agent failed, or could not be had.
 pub(super) fn run(wanted: Option<&str>) -> bool {
-    let is_known = |name: &str| name == FULL_SCREEN || AGENTS.iter().any(|agent| agent.name == name);
+    let is_known = |name: &str| [FULL_SCREEN, TIMED].contains(&name) || AGENTS.iter().any(|agent| agent.name == name);
     if let Some(name) = wanted.filter(|name| !is_known(name)) {
         let names = AGENTS.map(|agent| agent.name).join(", ");
-        print_status(&format!("unknown agent `{name}`; available: {names}, {FULL_SCREEN}"));
+        print_status(&format!("unknown agent `{name}`; available: {names}, {FULL_SCREEN}, {TIMED}"));
         return false;
     }
     if std::env::var_os(INSIDE).is_none() {
         return prepare(wanted) && enter_network(wanted);
     }
     let dir = root().join("target/tmp/clients");
-    if wanted == Some(FULL_SCREEN) {
-        let shown = AGENTS[0].check_full_screen(&dir);
-        shown.iter().for_each(|problem| print_status(&format!("tui: {problem}")));
-        return shown.is_none();
+    if let Some(part @ (FULL_SCREEN | TIMED)) = wanted {
+        let agent = &AGENTS[0];
+        let problem = if part == TIMED { agent.time(&dir) } else { agent.check_full_screen(&dir) }.err();
+        problem.iter().for_each(|problem| print_status(&format!("{part}: {problem}")));
+        return problem.is_none();
     }
     let chosen = AGENTS.iter().filter(|agent| wanted.is_none_or(|name| name == agent.name));
     let mut reports = Vec::new();
@@ -221,12 +230,16 @@ fn prepare(wanted: Option<&str>) -> bool {
         print_status(&format!("requires {}, and root to install them", missing.join(", ")));
         return false;
     }
-    if !crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]) {
+    let is_built = match wanted {
+        Some(TIMED) => crate::build_release().is_some(),
+        _ => crate::run_cargo(&["build", "--quiet", "--package", "ringfence"], &[]),
+    };
+    if !is_built {
         return false;
     }
     let dir = root().join("target/tmp/clients");
     let is_wanted = |agent: &&WrappedAgent| match wanted {
-        Some(FULL_SCREEN) => agent.name == AGENTS[0].name,
+        Some(FULL_SCREEN | TIMED) => agent.name == AGENTS[0].name,
         wanted => wanted.is_none_or(|name| name == agent.name),
     };
     for agent in AGENTS.iter().filter(is_wanted) {
@@ -333,21 +346,76 @@ impl WrappedAgent {
         trial.run()
     }
 
-    /// Its full screen, with a scripted model. The problem, if there is one.
-    fn check_full_screen(&self, dir: &Path) -> Option<String> {
-        let check = || {
-            let programs = self.install(dir)?;
-            let directory = super::empty_directory(dir, "run-tui").ok_or("cannot create a directory")?;
-            let io = |error: io::Error| error.to_string();
-            let trial = Trial::new(self, &directory, &dir.join("network"), programs.clone()).map_err(io)?;
-            let observer = CallObserver(Box::new(|_| ()));
-            let model =
-                ScriptedModel::start(self.script(self.key.0), &directory.join("requests"), observer).map_err(io)?;
-            let _front = trial.tls_front(model.port()).map_err(io)?;
-            let made = trial.workspace().join(FILE);
-            super::full_screen::check(&trial.ringfence(), &programs.join(self.program), &directory, &made)
+    /// Its full screen, with a scripted model. Fails with what was missing.
+    fn check_full_screen(&self, dir: &Path) -> Result<(), String> {
+        let (trial, _front) = self.prepare_trial(dir, "run-tui", self.script(self.key.0))?;
+        let program = trial.programs.join(self.program);
+        super::full_screen::check(&trial.ringfence(), &program, &trial.directory, &trial.workspace().join(FILE))
+    }
+
+    /// Prints the time of a task without a terminal, bare and in `ringfence run`, in interleaved rounds.
+    fn time(&self, dir: &Path) -> Result<(), String> {
+        let Shell::Tool { name, argument } = self.shell else { return Err("it has no tool for commands".to_owned()) };
+        let arguments = json!({argument: format!("echo '{CONTENTS}' > {FILE}"), "description": "make the file"});
+        let script = vec![ScriptedCall { owner: ToolOwner::Client, tool: name.to_owned(), arguments }];
+        let (trial, _front) = self.prepare_trial(dir, "run-time", script)?;
+        let program = trial.programs.join(self.program);
+        let authority = trial.network.join("ca.pem");
+        let bare = || {
+            let mut command = Command::new(&program);
+            trial.set_environment(&mut command);
+            // As root it refuses to skip permissions outside of a sandbox.
+            command.env("NODE_EXTRA_CA_CERTS", &authority).env("IS_SANDBOX", "1").args(self.arguments);
+            // Settings of its profile that save requests.
+            command.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
+            command
         };
-        check().err()
+        let wrapped = || {
+            let mut command = trial.command(&root().join("target/release/ringfence"));
+            command.args(["run", "--end", "keep", "--"]).arg(&program).args(self.arguments);
+            command
+        };
+        let made = trial.workspace().join(FILE);
+        let mut times = [Vec::new(), Vec::new()];
+        for round in 0..=TIMED_ROUNDS {
+            for (mut command, times) in [bare(), wrapped()].into_iter().zip(&mut times) {
+                let began = Instant::now();
+                let ended = run_within(&mut command, &trial.directory.join("output.txt")).map_err(|e| e.to_string())?;
+                let time = began.elapsed().as_secs_f64();
+                if fs::remove_file(&made).is_err() {
+                    return Err(format!("the task was not done: {ended}"));
+                }
+                // The first round fills caches.
+                if round > 0 {
+                    times.push(time);
+                }
+            }
+        }
+        let [bare, wrapped] = times.map(median);
+        let (ratio, goal) = (wrapped / bare, TIMED_GOAL);
+        let verdict = if ratio <= goal { "met" } else { "missed" };
+        print_status(&format!(
+            "`{} -p` with a scripted model, medians of {TIMED_ROUNDS}: bare {bare:.2} s, in `ringfence run` {wrapped:.2} s: {ratio:.3} ×, goal {goal} ×: {verdict}",
+            self.name
+        ));
+        Ok(())
+    }
+
+    /// A trial with its model, behind the names of its provider.
+    fn prepare_trial(
+        &self,
+        dir: &Path,
+        name: &str,
+        script: Vec<ScriptedCall>,
+    ) -> Result<(Trial<'_>, ChildGuard), String> {
+        let programs = self.install(dir)?;
+        let directory = super::empty_directory(dir, name).ok_or("cannot create a directory")?;
+        let io = |error: io::Error| error.to_string();
+        let trial = Trial::new(self, &directory, &dir.join("network"), programs).map_err(io)?;
+        let observer = CallObserver(Box::new(|_| ()));
+        let model = ScriptedModel::start(script, &directory.join("requests"), observer).map_err(io)?;
+        let front = trial.tls_front(model.port()).map_err(io)?;
+        Ok((trial, front))
     }
 
     /// The calls of the model: one command, which also tries what must not work.
@@ -472,15 +540,25 @@ impl<'a> Trial<'a> {
 
     /// Our program with the person's home and key.
     fn ringfence(&self) -> Command {
+        self.command(&root().join("target/debug/ringfence"))
+    }
+
+    fn command(&self, ringfence: &Path) -> Command {
+        let mut command = Command::new(ringfence);
+        self.set_environment(&mut command);
+        command.arg("--workspace").arg(".");
+        command
+    }
+
+    /// The person's environment and directory.
+    fn set_environment(&self, command: &mut Command) {
         let home = self.directory.join("home");
-        let mut command = Command::new(root().join("target/debug/ringfence"));
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", &home);
         command.env("XDG_CONFIG_HOME", home.join(".config")).env("RINGFENCE_STATE_DIR", self.directory.join("state"));
         command.env("LANG", "C.UTF-8").env("TERM", "dumb").env("USER", "ada");
         command.env("SSL_CERT_FILE", self.network.join("ca.pem")).env(self.agent.key.0, &self.key);
         command.envs(self.agent.variables.iter().copied());
-        command.current_dir(self.workspace()).stdin(Stdio::null()).arg("--workspace").arg(".");
-        command
+        command.current_dir(self.workspace()).stdin(Stdio::null());
     }
 
     fn output(&self, words: &[&str]) -> Result<String, String> {
@@ -502,7 +580,7 @@ fn run_within(command: &mut Command, file: &Path) -> io::Result<String> {
         if began.elapsed() > MAX_RUN_TIME {
             return Ok(format!("ended after {} s", MAX_RUN_TIME.as_secs()));
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
