@@ -225,7 +225,7 @@ Exit codes:
   125  the program could not be started
   N    the exit code of the program; 128 and the number of its signal")]
     Run(RunOptions),
-    /// List, review, keep, commit and drop the layers of wrapped programs.
+    /// List, review, keep, commit and drop layers of wrapped programs.
     #[command(after_help = "\
 Examples:
   ringfence layers list

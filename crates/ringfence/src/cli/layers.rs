@@ -49,9 +49,7 @@ pub(crate) enum LayersCommand {
         #[arg(long, conflicts_with = "paths")]
         allowed: bool,
     },
-    /// Commit changes of a layer to a new branch `ringfence/ID`.
-    ///
-    /// The work tree, the index and the current branch stay as they are, and so does the layer.
+    /// Commit changes of a layer to a new branch `ringfence/ID`; the work tree, the index and the layer stay as they are.
     Branch {
         /// The layer, or the start of its id.
         layer: String,
