@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use ringfence_fs::{SourceEntry, SourceReader};
+use ringfence_fs::{KeptSourceListing, SourceEntry, SourceReader};
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{AbandonReason, CallCommitState, CallContext, CallLimits, IoMode};
 
@@ -46,6 +46,9 @@ pub(crate) struct MountIndex {
     /// Of the model that its vectors are of.
     model_id: u32,
     pub(crate) index: Mutex<WorkspaceIndex>,
+    pub(crate) listing: KeptSourceListing,
+    /// The version of the listing of which the index has every file that may be read.
+    complete: Mutex<Option<u64>>,
     stored: Mutex<StoredState>,
 }
 
@@ -89,6 +92,8 @@ impl IndexStore {
             directory: self.directory.clone(),
             model_id: self.model.map_or(0, SearchModel::id),
             index: Mutex::default(),
+            listing: KeptSourceListing::default(),
+            complete: Mutex::default(),
             stored: Mutex::default(),
         });
         loaded.reload();
@@ -116,6 +121,16 @@ impl IndexStore {
 }
 
 impl MountIndex {
+    /// Whether the index has every file of a version of the listing, as it is.
+    pub(crate) fn has_all_of(&self, version: Option<u64>) -> bool {
+        version.is_some() && *self.complete.lock() == version
+    }
+
+    /// Notes that it has.
+    pub(crate) fn set_complete(&self, version: Option<u64>) {
+        *self.complete.lock() = version;
+    }
+
     /// Takes over what is stored, if that is not what was seen last.
     pub(crate) fn reload(&self) -> bool {
         let mut stored = self.stored.lock();
@@ -127,6 +142,7 @@ impl MountIndex {
         *stored = StoredState { stamp, is_newer: matches!(loaded, StoredIndex::Newer) };
         let StoredIndex::Found(loaded) = loaded else { return false };
         *self.index.lock() = *loaded;
+        *self.complete.lock() = None;
         true
     }
 

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use ringfence_fs::{Fence, SourceEntry, SourceReader, SourceTree};
+use ringfence_fs::{Fence, SourceEntry, SourceListing, SourceReader, SourceTree};
 use ringfence_kernel::lenient::optional_scalar;
 use ringfence_kernel::{
     CallContext, Dialect, ModelText, PolicyAction, Preview, ResourceAccess, Ticket, Tool, ToolError, ToolPlan, Verdict,
@@ -173,10 +173,11 @@ impl Tool for SearchCodeTool {
         let (below, reader) = (tree.path().to_owned(), tree.reader());
         let target = self.store.index_of(&tree.mount_id());
         let of_tree = cx.evaluate(&tree.access());
-        let listed = tree.walk(|path| SourceLanguage::of_path(path).is_some(), cx)?;
+        let listing = target.listing.list(tree, |path| SourceLanguage::of_path(path).is_some(), cx)?;
+        let listed = &*listing.entries;
         let scan = SourceScan { reader: &reader, limits: cx.limits, commit_state: cx.commit_state() };
-        let RefreshedIndex { read_now, surplus, pending } = self.refresh(&target, &below, &listed, &request, scan);
-        let found = self.rank(&target, &listed, &read_now, &request);
+        let RefreshedIndex { read_now, surplus, pending } = self.refresh(&target, &below, &listing, &request, scan);
+        let found = self.rank(&target, listed, &read_now, &request);
         if !surplus.is_empty() {
             target.index.lock().remove_all(&surplus);
         }
@@ -215,17 +216,24 @@ impl SearchCodeTool {
         &self,
         target: &Arc<MountIndex>,
         below: &str,
-        listed: &[SourceEntry],
+        listing: &SourceListing,
         request: &SearchCodeRequest,
         scan: SourceScan<'_>,
     ) -> RefreshedIndex {
+        let listed = &*listing.entries;
         let lacking = || -> Vec<&SourceEntry> {
+            if target.has_all_of(listing.version) {
+                return Vec::new();
+            }
             let mut index = target.index.lock();
             index.retain_listed(below, listed);
             listed.iter().filter(|entry| entry.is_readable && !index.is_fresh(entry)).collect()
         };
         let is_small = |entries: &[&SourceEntry]| bytes_of(entries) <= READ_AT_ONCE;
         let mut stale = lacking();
+        if stale.is_empty() {
+            target.set_complete(listing.version);
+        }
         // Another process may have stored more in the meantime.
         if !is_small(&stale) && target.reload() {
             stale = lacking();

@@ -3,9 +3,9 @@
 //! A walk lists what a search would read: no ignored or hidden entries, no secrets, and for each file whether the policy lets
 //! this call read it. Contents are opened as for any read, and those of secrets never are.
 //!
-//! Not here: the index (`ringfence-code-search`).
+//! Not here: listings that are kept between calls (`source_listing.rs`), and the index (`ringfence-code-search`).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringfence_kernel::{CallContext, ErrorKind, PolicyAction, PolicyResource, ResourceAccess, ToolError, sensitivity};
@@ -17,6 +17,7 @@ use crate::path::guest::GuestPath;
 use crate::path::name::{escape, unescape};
 use crate::read::content::read_up_to;
 use crate::root::walk::{TreeWalk, WalkStep};
+use crate::root::watched_directories::WatchedDirectories;
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
 use crate::sys::stat::FileStat;
@@ -49,6 +50,14 @@ pub struct SourceEntry {
     pub is_readable: bool,
 }
 
+/// The files that a walk found.
+#[derive(Debug)]
+pub(crate) struct WalkedSources {
+    pub(crate) entries: Vec<SourceEntry>,
+    /// A file may have a name elsewhere, by which it changes without a report here.
+    pub(crate) has_other_names: bool,
+}
+
 /// State of a file. While it is the same and older than a read, so are the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStamp {
@@ -78,7 +87,7 @@ pub struct SourceReader {
 }
 
 impl SourceStamp {
-    fn of(stat: &FileStat) -> Self {
+    pub(crate) fn of(stat: &FileStat) -> Self {
         let FileStat { id, size, modified, changed, .. } = *stat;
         Self { device: id.device, inode: id.inode, size, modified, changed }
     }
@@ -135,23 +144,42 @@ impl SourceTree {
         SourceReader { mount: Arc::clone(&self.located.mount) }
     }
 
-    /// Every file with a wanted path that is not a secret, in the order of paths.
-    pub fn walk(self, wanted: impl Fn(&str) -> bool, cx: &CallContext<'_>) -> Result<Vec<SourceEntry>, ToolError> {
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.located.mount
+    }
+
+    /// Whether it is all of a mount.
+    pub(crate) fn is_whole_mount(&self) -> bool {
+        self.path().is_empty()
+    }
+
+    /// Every file with a wanted path that is not a secret, in the order of paths. Where there are watches, every directory is
+    /// watched before it is listed.
+    pub(crate) fn walk(
+        self,
+        wanted: impl Fn(&str) -> bool,
+        mut watches: Option<&mut WatchedDirectories>,
+        cx: &CallContext<'_>,
+    ) -> Result<WalkedSources, ToolError> {
         let above = self.path().to_owned();
         let start = match self.start {
             SourceStart::Directory(start) => start,
             SourceStart::File(stamp) => {
                 let is_wanted = wanted(&above) && !self.resource.effective_sensitivity().secret;
                 let entry = SourceEntry { path: above, stamp, is_readable: true };
-                return Ok(if is_wanted { vec![entry] } else { Vec::new() });
+                let entries = if is_wanted { vec![entry] } else { Vec::new() };
+                return Ok(WalkedSources { entries, has_other_names: true });
             }
         };
+        if let Some(watches) = &mut watches {
+            watches.add(b"", start.as_fd());
+        }
         let mount = &self.located.mount;
         let of_whole = cx.evaluate(&ResourceAccess { action: PolicyAction::Read, resource: self.resource.clone() });
         let mut rules = self.located.ignore_rules_above(&self.resource, cx);
         let mut walk = TreeWalk::new(mount, start, &self.located.shown, cx)?;
         rules.enter(&walk, b"", cx)?;
-        let mut entries = Vec::new();
+        let (mut entries, mut has_other_names) = (Vec::new(), false);
         while let Some(step) = walk.next()? {
             let entry = match step {
                 WalkStep::Entry(entry) => entry,
@@ -181,7 +209,12 @@ impl SourceTree {
             }
             if is_directory {
                 let is_excluded = EXCLUDED_DIRECTORIES.contains(&entry.name.as_slice());
-                if !is_excluded && walk.descend(&entry)?.is_ok() {
+                let watch = |directory: BorrowedFd<'_>| {
+                    if let Some(watches) = &mut watches {
+                        watches.add(&path, directory);
+                    }
+                };
+                if !is_excluded && walk.descend_after(&entry, watch)?.is_ok() {
                     rules.enter(&walk, &path, cx)?;
                 }
                 continue;
@@ -191,9 +224,10 @@ impl SourceTree {
             }
             let Some(stat) = walk.stat(&entry)? else { continue };
             let is_readable = cx.evaluate(&access).strictness() <= of_whole.strictness();
+            has_other_names |= stat.links > 1;
             entries.push(SourceEntry { path: real, stamp: SourceStamp::of(&stat), is_readable });
         }
-        Ok(entries)
+        Ok(WalkedSources { entries, has_other_names })
     }
 }
 

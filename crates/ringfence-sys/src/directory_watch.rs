@@ -1,10 +1,11 @@
 //! Directory watches: inotify, with one watch for each directory.
 //!
-//! A watch reports each entry of its directory that is created, removed, renamed or, for directories, gets other permissions.
-//! Reports that the kernel could not queue are never passed over: the reader is told that some were lost.
+//! A watch reports each entry of its directory that is created, removed, renamed or, for directories, gets other permissions, and
+//! if it is asked to, files that are written. Reports that the kernel could not queue are never passed over: the reader is told that
+//! some were lost.
 //!
-//! Not here: contents of files, which can change through a mapping without a report. A network file system, where other machines
-//! change entries, has no reports at all: whether a file system can be watched is for the caller to know.
+//! Not here: contents that change through a mapping, or by a name in another directory, which is not reported. A network file system,
+//! where other machines change entries, has no reports at all: whether a file system can be watched is for the caller to know.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -26,6 +27,15 @@ const REPORTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::ONLYDIR);
 
+/// What a watch reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchScope {
+    /// Entries that come and go, and permissions of directories.
+    Entries,
+    /// The same, and files that are written or get other permissions.
+    Contents,
+}
+
 /// The watches of a user are shared by all of their programs. One instance takes at most this part of them.
 const SHARE_OF_USER: usize = 4;
 
@@ -36,6 +46,7 @@ const LEAST_USER_WATCHES: usize = 8192;
 #[derive(Debug)]
 pub struct DirectoryWatch {
     queue: OwnedFd,
+    scope: WatchScope,
     most: usize,
     watched: HashSet<WatchId>,
 }
@@ -55,9 +66,9 @@ pub enum WatchReports {
 
 impl DirectoryWatch {
     /// Watches nothing yet. Fails where the user has too many instances.
-    pub fn new() -> Result<Self, Errno> {
+    pub fn new(scope: WatchScope) -> Result<Self, Errno> {
         let queue = retry_on_intr(|| inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK))?;
-        Ok(Self { queue, most: user_watches() / SHARE_OF_USER, watched: HashSet::new() })
+        Ok(Self { queue, scope, most: user_watches() / SHARE_OF_USER, watched: HashSet::new() })
     }
 
     /// Watches a directory from now on. A directory that is watched already keeps its ID. `NOSPC` beyond the share of the
@@ -65,7 +76,11 @@ impl DirectoryWatch {
     pub fn add(&mut self, directory: BorrowedFd<'_>) -> Result<WatchId, Errno> {
         // By its descriptor: its name may be another directory's by now.
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
-        let id = WatchId(retry_on_intr(|| inotify::add_watch(&self.queue, &*path, REPORTED))?);
+        let reported = match self.scope {
+            WatchScope::Entries => REPORTED,
+            WatchScope::Contents => REPORTED.union(WatchFlags::MODIFY),
+        };
+        let id = WatchId(retry_on_intr(|| inotify::add_watch(&self.queue, &*path, reported))?);
         if self.watched.insert(id) && self.watched.len() > self.most {
             self.remove(id);
             return Err(Errno::NOSPC);
@@ -96,7 +111,9 @@ impl DirectoryWatch {
             let events = event.events();
             lost |= events.intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::UNMOUNT);
             // Of a file, other permissions and a new link are reported too.
-            let is_noise = events.contains(ReadFlags::ATTRIB) && !events.contains(ReadFlags::ISDIR);
+            let is_noise = self.scope == WatchScope::Entries
+                && events.contains(ReadFlags::ATTRIB)
+                && !events.contains(ReadFlags::ISDIR);
             if let Some(name) = event.file_name().filter(|_| !is_noise) {
                 entries.push((WatchId(event.wd()), name.to_bytes().to_vec()));
             }
@@ -145,14 +162,16 @@ fn read_proc_file(path: &CStr) -> Result<Vec<u8>, Errno> {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "another program changes the directory")]
 mod tests {
+    use std::io::Write as _;
     use std::os::fd::AsFd as _;
+    use std::os::unix::fs::PermissionsExt as _;
 
-    use super::{DirectoryWatch, WatchReports, escape_mount_byte, mounts_below};
+    use super::{DirectoryWatch, WatchReports, WatchScope, escape_mount_byte, mounts_below};
 
     #[test]
     fn the_queue_reports_each_entry_and_then_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let mut watch = DirectoryWatch::new().unwrap();
+        let mut watch = DirectoryWatch::new(WatchScope::Entries).unwrap();
         let opened = std::fs::File::open(directory.path()).unwrap();
         let id = watch.add(opened.as_fd()).unwrap();
         assert_eq!(watch.add(opened.as_fd()), Ok(id));
@@ -164,6 +183,21 @@ mod tests {
         watch.remove(id);
         std::fs::create_dir(directory.path().join("f")).unwrap();
         assert_eq!(watch.read(), Ok(WatchReports::Entries(Vec::new())));
+    }
+
+    #[test]
+    fn written_files_are_reported_where_contents_are_watched() {
+        for (scope, expected) in [(WatchScope::Entries, 0), (WatchScope::Contents, 2)] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("f");
+            std::fs::write(&file, "1").unwrap();
+            let mut watch = DirectoryWatch::new(scope).unwrap();
+            watch.add(std::fs::File::open(directory.path()).unwrap().as_fd()).unwrap();
+            std::fs::OpenOptions::new().append(true).open(&file).and_then(|file| (&file).write_all(b"2")).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let Ok(WatchReports::Entries(entries)) = watch.read() else { panic!("reports were lost") };
+            assert_eq!(entries.len(), expected, "{scope:?}: {entries:?}");
+        }
     }
 
     #[test]

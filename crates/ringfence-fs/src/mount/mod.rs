@@ -10,6 +10,7 @@ pub(crate) mod node_source;
 pub(crate) mod repository;
 pub(crate) mod repository_files;
 pub(crate) mod suggest;
+pub(crate) mod tree_conditions;
 pub(crate) mod write_target;
 
 use std::ops::Deref;

@@ -26,10 +26,10 @@ use crate::overlay::layer_keep::{KeptAlong, KeptChange, LayerKeep, LayerSelectio
 use crate::overlay::layer_store::check_person;
 use crate::overlay::store_directory::errno_store_error;
 use crate::overlay::tree_removal::remove_tree;
-use crate::overlay::view::path_of;
 use crate::path::relative::split;
 use crate::read::content::read_chunk;
 use crate::read::digest::Sha256Hasher;
+use crate::root::path_of;
 use crate::root::{open_no_follow, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::{open_own_file, open_private_dir, write_all};

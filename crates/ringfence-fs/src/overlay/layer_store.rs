@@ -29,8 +29,8 @@ use crate::overlay::store_directory::{
     LOCK, UPPER, WORK, errno_store_error, has_name, is_locked, now_nanos, open_checked, store_error,
 };
 use crate::overlay::tree_removal::remove_tree;
-use crate::overlay::view::path_of;
 use crate::path::name::escape;
+use crate::root::path_of;
 use crate::root::{rename_noreplace, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;

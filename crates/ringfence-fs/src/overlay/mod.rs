@@ -33,7 +33,6 @@ mod text_hunks;
 mod tree_removal;
 mod upper;
 mod view;
-mod watched_directories;
 mod watched_masks;
 mod worktree_ties;
 
@@ -67,6 +66,7 @@ use self::view::MountView;
 use crate::Fence;
 use crate::mount::Mount;
 use crate::read::digest::Digest;
+use crate::root::path_of;
 
 impl Fence {
     /// A mount as programs work on it, with the others beside it to be read. `None` for the state of a run, which
@@ -94,7 +94,7 @@ impl Fence {
         cx: &CallContext<'_>,
     ) -> Result<ExposedDir, ToolError> {
         let directory = self.locate(path, cx)?.open_directory(cx)?.fd;
-        let path = view::path_of(&directory)?;
+        let path = path_of(&directory)?;
         let masked = masked.iter().map(PathBuf::from).collect();
         Ok(ExposedDir { alias: alias.to_owned(), directory, path, masked, hidden: Vec::new() })
     }

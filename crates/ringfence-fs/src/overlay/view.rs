@@ -6,14 +6,13 @@
 //! Not here: making a program see it. The jail does.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ringfence_kernel::{CallContext, ExposedDir, ToolError};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -21,10 +20,11 @@ use crate::mount::Mount;
 use crate::overlay::mask_scan::ViewMasks;
 use crate::overlay::watched_masks::MaskCache;
 use crate::path::name::escape;
+use crate::root::path_of;
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::FileStat;
-use crate::sys::syscall::{fchmod, fstat, openat, readlinkat};
+use crate::sys::syscall::{fchmod, fstat, openat};
 
 /// The coarsest clock of a common kernel ticks ten times in this.
 const MAX_CLOCK_TICK: Duration = Duration::from_millis(100);
@@ -68,13 +68,6 @@ impl MountView {
         self.mount.scan_root(cx)?;
         self.masks.with_masks(&self.mount, path.as_os_str().as_bytes(), cx, use_masks)
     }
-}
-
-/// The path of a held directory, to find it again in another mount namespace.
-pub(super) fn path_of(directory: &OwnedFd) -> Result<PathBuf, ToolError> {
-    let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd()));
-    let name = name.map_err(|errno| errno_error(errno, "."))?;
-    Ok(PathBuf::from(OsStr::from_bytes(name.as_bytes())))
 }
 
 /// The current time by the clock of the mount's own file system: earlier changes have an earlier time, later changes

@@ -11,14 +11,15 @@ use std::collections::HashSet;
 use std::os::fd::AsFd as _;
 use std::sync::Mutex;
 
-use ringfence_kernel::{CallContext, PolicyRevision, ToolError};
+use ringfence_kernel::{CallContext, ToolError};
 
 use crate::mount::Mount;
+use crate::mount::tree_conditions::TreeConditions;
 use crate::overlay::mask_scan::{MaskScan, ViewMasks};
-use crate::overlay::watched_directories::{WatchedDirectories, WatchedDirectory};
 use crate::path::relative::split;
 use crate::root::stat;
-use crate::sys::directory_watch::mounts_below;
+use crate::root::watched_directories::{WatchedDirectories, WatchedDirectory};
+use crate::sys::directory_watch::WatchScope;
 use crate::sys::errno::errno_error;
 
 /// A workspace that changes faster than it is looked at is looked at this often. What is reported then waits for the next
@@ -44,23 +45,11 @@ enum CacheState {
 /// The masks of a mount, and the watches that report what may change them.
 #[derive(Debug)]
 struct WatchedMasks {
-    conditions: MaskConditions,
+    conditions: TreeConditions,
     masks: ViewMasks,
     directories: WatchedDirectories,
     /// Inodes of secrets whose names are accounted for.
     known: HashSet<u64>,
-}
-
-/// What masks depend on besides the entries of directories.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct MaskConditions {
-    /// Nothing where the host works for itself: then no policy decides.
-    policy: Option<PolicyRevision>,
-    /// Links that make paths sensitive.
-    directory_links: usize,
-    /// The part of the mount table that lies in the workspace.
-    mounts: Vec<u8>,
-    walk_entries: u64,
 }
 
 /// Whether masks are up to date, or everything has to be searched.
@@ -81,7 +70,7 @@ impl MaskCache {
     ) -> Result<T, ToolError> {
         // Another program may be starting now. It is not waited for.
         if let Ok(mut state) = self.0.try_lock()
-            && let Some(conditions) = MaskConditions::now(mount, root, cx)
+            && let Some(conditions) = TreeConditions::now(mount, root, cx)
             && !matches!(*state, CacheState::Unwatchable)
         {
             // It is put back when it is up to date.
@@ -103,7 +92,7 @@ impl MaskCache {
             };
             let result = use_masks(&found.masks);
             // A policy that changed during the search decided about a part of the entries only.
-            if MaskConditions::now(mount, root, cx).as_ref() == Some(&found.conditions) {
+            if TreeConditions::now(mount, root, cx).as_ref() == Some(&found.conditions) {
                 *state = CacheState::Watched(found);
             }
             return Ok(result);
@@ -112,26 +101,14 @@ impl MaskCache {
     }
 }
 
-impl MaskConditions {
-    /// Nothing where masks cannot be kept.
-    fn now(mount: &Mount, root: &[u8], cx: &CallContext<'_>) -> Option<Self> {
-        let policy = match cx.origin() {
-            None => None,
-            Some(_) => Some(cx.policy_revision()?),
-        };
-        // Only a local file system reports what others change.
-        let mounts = mount.supports_non_blocking.then(|| mounts_below(root))?.ok()?;
-        let directory_links = mount.sensitive_files.linked().count();
-        Some(Self { policy, directory_links, mounts, walk_entries: cx.limits.walk_entries })
-    }
-}
-
 impl WatchedMasks {
     /// Searches everything. `Unwatchable` where a directory cannot be watched, and `Empty` where reports are lost again and
     /// again.
-    fn search(mount: &Mount, conditions: &MaskConditions, cx: &CallContext<'_>) -> Result<CacheState, ToolError> {
+    fn search(mount: &Mount, conditions: &TreeConditions, cx: &CallContext<'_>) -> Result<CacheState, ToolError> {
         for _ in 0..MOST_SEARCHES {
-            let Ok(mut directories) = WatchedDirectories::new() else { return Ok(CacheState::Unwatchable) };
+            let Ok(mut directories) = WatchedDirectories::new(WatchScope::Entries) else {
+                return Ok(CacheState::Unwatchable);
+            };
             let mut masks = ViewMasks::default();
             let known = search_all(mount, cx, &mut masks, Some(&mut directories))?;
             if !directories.is_complete() {

@@ -10,8 +10,11 @@ pub(crate) mod resolver;
 pub(crate) mod symlinks;
 pub(crate) mod trash;
 pub(crate) mod walk;
+pub(crate) mod watched_directories;
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -300,6 +303,13 @@ pub(crate) fn open_no_follow(mount: &MountRoot, path: &[u8]) -> Option<OwnedFd> 
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
     let opened = mount.lookup(&GuestPath::from_kernel(path), flags, IoMode::Blocking).ok()?;
     opened.resolved.is_none().then_some(opened.fd)
+}
+
+/// The path of a held directory on the host, to find it again in another mount namespace. Never shown.
+pub(crate) fn path_of(directory: &OwnedFd) -> Result<PathBuf, ToolError> {
+    let name = readlinkat(CWD, format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let name = name.map_err(|errno| errno_error(errno, "."))?;
+    Ok(PathBuf::from(OsStr::from_bytes(name.as_bytes())))
 }
 
 /// A descriptor of a held directory that can be listed and synced: one that only names it can be neither.

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, IoMode};
 
-use super::{CacheState, MaskConditions, MaskUpdate, ViewMasks, WatchedDirectories, WatchedMasks, search_all};
+use super::{CacheState, MaskUpdate, TreeConditions, ViewMasks, WatchedDirectories, WatchedMasks, search_all};
 use crate::mount::Mount;
+use crate::sys::directory_watch::WatchScope;
 use crate::{Fence, FenceOptions, MountAccess, MountSpec};
 
 /// The queue of reports has at most this many, unless a machine's owner set another limit.
@@ -57,7 +58,7 @@ impl MaskFixture {
     fn search(&self) -> WatchedMasks {
         self.mount.scan_root(&self.cx()).unwrap();
         let root = self.at("");
-        let conditions = MaskConditions::now(&self.mount, root.to_str().unwrap().as_bytes(), &self.cx()).unwrap();
+        let conditions = TreeConditions::now(&self.mount, root.to_str().unwrap().as_bytes(), &self.cx()).unwrap();
         match WatchedMasks::search(&self.mount, &conditions, &self.cx()).unwrap() {
             CacheState::Watched(found) => *found,
             state => panic!("{state:?}"),
@@ -229,8 +230,8 @@ fn masks_follow_contents_targets_and_permissions() {
 fn a_secret_that_appears_during_the_search_is_masked() {
     let ws = MaskFixture::new(&["a/b/plain", "c/plain"]);
     ws.mount.scan_root(&ws.cx()).unwrap();
-    let conditions = MaskConditions::now(&ws.mount, b"/", &ws.cx()).unwrap();
-    let (mut masks, mut directories) = (ViewMasks::default(), WatchedDirectories::new().unwrap());
+    let conditions = TreeConditions::now(&ws.mount, b"/", &ws.cx()).unwrap();
+    let (mut masks, mut directories) = (ViewMasks::default(), WatchedDirectories::new(WatchScope::Entries).unwrap());
     let known = search_all(&ws.mount, &ws.cx(), &mut masks, Some(&mut directories)).unwrap();
     // The directory was passed, and the search is not over.
     ws.write("a/b/.env");

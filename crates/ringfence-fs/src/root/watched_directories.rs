@@ -1,6 +1,6 @@
 //! Watched directories of a mount, by their paths.
 //!
-//! Not here: what is looked at in them (`mask_scan.rs`), and the watch itself (`ringfence-sys`).
+//! Not here: what is looked at in them (`overlay/mask_scan.rs`, `source_listing.rs`), and the watch itself (`ringfence-sys`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -9,15 +9,15 @@ use ringfence_kernel::IoMode;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::mount::Mount;
 use crate::path::relative::{join, range_below};
+use crate::root::MountRoot;
 use crate::root::resolver::{LinkPolicy, OpenHow};
-use crate::sys::directory_watch::{DirectoryWatch, WatchId, WatchReports};
+use crate::sys::directory_watch::{DirectoryWatch, WatchId, WatchReports, WatchScope};
 use crate::sys::own_files::SAFE_OPEN;
 
 /// The directories of a mount that are watched. The root has an empty path.
 #[derive(Debug)]
-pub(super) struct WatchedDirectories {
+pub(crate) struct WatchedDirectories {
     watch: DirectoryWatch,
     ids: BTreeMap<Vec<u8>, WatchId>,
     paths: HashMap<WatchId, Vec<u8>>,
@@ -26,12 +26,12 @@ pub(super) struct WatchedDirectories {
 }
 
 impl WatchedDirectories {
-    pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { watch: DirectoryWatch::new()?, ids: BTreeMap::new(), paths: HashMap::new(), failure: None })
+    pub(crate) fn new(scope: WatchScope) -> Result<Self, Errno> {
+        Ok(Self { watch: DirectoryWatch::new(scope)?, ids: BTreeMap::new(), paths: HashMap::new(), failure: None })
     }
 
     /// Watches a directory from now on.
-    pub(super) fn add(&mut self, path: &[u8], directory: BorrowedFd<'_>) {
+    pub(crate) fn add(&mut self, path: &[u8], directory: BorrowedFd<'_>) {
         match self.watch.add(directory) {
             Ok(id) => {
                 // A directory that was moved has its old path until now.
@@ -45,12 +45,17 @@ impl WatchedDirectories {
     }
 
     /// Whether every directory that was added is watched.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.failure.is_none()
     }
 
+    /// Whether there is a watched directory at a path.
+    pub(crate) fn has(&self, path: &[u8]) -> bool {
+        self.ids.contains_key(path)
+    }
+
     /// Ends the watches of a directory and of those below it.
-    pub(super) fn forget(&mut self, path: &[u8]) {
+    pub(crate) fn forget(&mut self, path: &[u8]) {
         let (from, to) = range_below(path);
         let below = self.ids.range(from..to).map(|(path, _)| path.clone());
         let gone: Vec<_> = below.chain(std::iter::once(path.to_vec())).collect();
@@ -61,7 +66,7 @@ impl WatchedDirectories {
     }
 
     /// Paths of the entries that changed since the last time. Nothing if they cannot all be told.
-    pub(super) fn changed_entries(&mut self) -> Option<BTreeSet<Vec<u8>>> {
+    pub(crate) fn changed_entries(&mut self) -> Option<BTreeSet<Vec<u8>>> {
         match self.watch.read() {
             Ok(WatchReports::Entries(entries)) => {
                 let path = |(id, name): (WatchId, Vec<u8>)| Some(join(self.paths.get(&id)?, &name));
@@ -72,7 +77,7 @@ impl WatchedDirectories {
     }
 
     /// Opens a directory by its path. `Changed` where that does not lead to the directory that is watched.
-    pub(super) fn open(&mut self, mount: &Mount, path: &[u8]) -> Result<WatchedDirectory, Errno> {
+    pub(crate) fn open(&mut self, mount: &MountRoot, path: &[u8]) -> Result<WatchedDirectory, Errno> {
         let Some(id) = self.ids.get(path).copied() else { return Ok(WatchedDirectory::Unwatched) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN;
         let how = OpenHow { flags, links: LinkPolicy::Refuse, pace: IoMode::Blocking };
@@ -89,7 +94,7 @@ impl WatchedDirectories {
 
 /// A directory that an entry was reported in.
 #[derive(Debug)]
-pub(super) enum WatchedDirectory {
+pub(crate) enum WatchedDirectory {
     Open(OwnedFd),
     /// Another directory has its path by now.
     Changed,
