@@ -117,7 +117,7 @@ fn regular_files_are_opened_in_one_file() {
         ("fs/src/journal/log.rs", "the journal of changes, in our own state directory"),
         ("fs/src/lock.rs", "lock files, in our own state directory"),
         ("fs/src/mount/mod.rs", "directories that are listed"),
-        ("fs/src/overlay/home_keep.rs", "the person's home directory, where files of a profile go back"),
+        ("fs/src/overlay/home_files.rs", "the person's home directory, where files of a profile go back"),
         ("fs/src/overlay/stage.rs", "what is about to be committed, in a directory of our own"),
         ("fs/src/overlay/tree_removal.rs", "directories of a layer that is removed"),
         ("fs/src/overlay/upper.rs", "the layer that a program left, which is no mount's"),

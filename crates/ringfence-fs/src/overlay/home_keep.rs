@@ -4,45 +4,37 @@
 //! missing is made, one that is the beginning of the layer's gets the rest appended, and every other one stays as it is. The
 //! layer is untrusted: its links, pipes and long files are left, and nothing is followed out of either directory.
 //!
-//! Not here: which files a profile names (`ringfence`), and changes of the workspace (`layer_keep.rs`).
+//! Not here: which files a profile names (`ringfence`), finding them (`home_files.rs`), and what a person chooses
+//! (`home_review.rs`).
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
 
-use ringfence_kernel::{
-    CallContext, ErrorKind, HOME_MOUNT, PolicyAction, PolicyResource, ResourceAccess, Ticket, ToolError,
-};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use ringfence_kernel::{CallContext, PolicyAction, ResourceAccess, Ticket, ToolError};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::mount::Mount;
-use crate::overlay::layer_home::{HOMES, idle_homes};
-use crate::overlay::layer_store::{LayerStore, workspace_id};
-use crate::overlay::store_directory::{UPPER, errno_store_error};
-use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, open_beneath, open_file};
+use crate::overlay::home_files::{
+    FoundHomeFile, HomeLayers, HomePattern, PersonFile, home_resource, is_plain_file, make_home_directories, open_home,
+    open_person_file, shown_path,
+};
+use crate::overlay::layer_store::LayerStore;
 use crate::path::name::escape;
-use crate::path::relative::{join, split};
+use crate::path::relative::split;
 use crate::read::content::read_chunk;
-use crate::root::{rename_noreplace, stat};
+use crate::root::rename_noreplace;
 use crate::sys::errno::errno_error;
-use crate::sys::own_files::{SAFE_OPEN, open_own_file, open_private_dir, write_all};
-use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fdatasync, fstat, fsync, openat, unlinkat};
+use crate::sys::own_files::{open_own_file, write_all};
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::{fdatasync, fstat, fsync, unlinkat};
 
 /// Limits of what goes back at once.
 const LONGEST_FILE: u64 = 64 << 20;
 const MOST_FILES: usize = 2_000;
 const MOST_BYTES: u64 = 256 << 20;
-const MOST_ENTRIES: u64 = 100_000;
-
-/// Parts of a pattern, and so the depth of a file.
-const MOST_PARTS: usize = 16;
 
 /// Most files that a reply names as left.
 const MOST_LEFT: usize = 100;
@@ -54,9 +46,9 @@ const CHUNK: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct HomeKeep {
     home: OwnedFd,
+    layers: HomeLayers,
     items: Vec<HomeKeepItem>,
     left: Vec<LeftHomeFile>,
-    _locks: Vec<OwnedFd>,
 }
 
 /// A file of the layer of which the person's home directory has only the beginning, or nothing.
@@ -109,18 +101,11 @@ impl HomeKeep {
         (home, profile, patterns): (&Path, &str, &[String]),
         cx: &CallContext<'_>,
     ) -> Result<Self, ToolError> {
-        let patterns = patterns.iter().map(|pattern| parse_pattern(pattern)).collect::<Result<Vec<_>, _>>()?;
-        let home = open_home(home)?;
-        let (mut uppers, mut locks) = (Vec::new(), Vec::new());
-        for (directory, lock) in idle_homes(&store.open(HOMES)?, &workspace_id(mount), profile)? {
-            let upper = open_private_dir(&directory, UPPER).map_err(errno_store_error)?;
-            uppers.push(UpperLayer::new(upper));
-            locks.push(lock);
-        }
-        let mut keep = Self { home, items: Vec::new(), left: Vec::new(), _locks: locks };
-        for upper in &uppers {
-            let mut search = HomeSearch { upper, keep: &mut keep, entries: MOST_ENTRIES, cx };
-            patterns.iter().try_for_each(|pattern| search.find(&[], pattern))?;
+        let patterns = patterns.iter().map(|pattern| HomePattern::parse(pattern)).collect::<Result<Vec<_>, _>>()?;
+        let (home, layers) = (open_home(home)?, HomeLayers::open(store, mount, profile)?);
+        let mut keep = Self { home, layers, items: Vec::new(), left: Vec::new() };
+        for found in keep.layers.find(&patterns, cx)? {
+            keep.take(&found, cx)?;
         }
         Ok(keep)
     }
@@ -166,35 +151,45 @@ impl HomeKeep {
         self.left.push(LeftHomeFile { path: shown_path(path), why: why.to_owned() });
     }
 
-    /// Compares a file of the layer with the person's.
-    fn consider(&mut self, path: &[u8], file: OwnedFd, size: u64, cx: &CallContext<'_>) -> Result<(), ToolError> {
-        let fail = |errno| errno_error(errno, &shown_path(path));
-        let (above, name) = split(path);
-        let known = match open_beneath(self.home.as_fd(), above, DIRECTORY) {
-            Err(Errno::NOENT) => None,
-            Err(Errno::LOOP | Errno::NOTDIR | Errno::XDEV) => {
-                self.leave(path, "a directory above it is a link or another mount in your home directory");
-                return Ok(());
-            }
-            Err(errno) => return Err(fail(errno)),
-            Ok(directory) => match stat(directory.as_fd(), name).map_err(fail)? {
-                None => None,
-                Some(found) if !is_plain_file(&found) => {
-                    self.leave(path, "it is a link, has another owner or has several names in your home directory");
-                    return Ok(());
-                }
-                Some(found) => Some((directory, found)),
-            },
-        };
-        let Some((directory, found)) = known else {
-            self.items.push(HomeKeepItem { path: path.to_vec(), file, size, known: None });
+    /// Plans a file of the layer, if there is room for it.
+    fn take(&mut self, found: &FoundHomeFile, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        let path = &found.path;
+        let Some(stat) = &found.stat else {
+            self.leave(path, "it is not a plain file");
             return Ok(());
         };
-        let Ok(theirs) = openat(&directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | SAFE_OPEN, Mode::empty()) else {
+        let total: u64 = self.items.iter().map(|item| item.size).sum();
+        if stat.size > LONGEST_FILE {
+            self.leave(path, "it is too long");
+        } else if self.items.len() >= MOST_FILES || total.saturating_add(stat.size) > MOST_BYTES {
+            self.leave(path, "there are too many files");
+        } else if self.items.iter().any(|item| item.path == *path) {
+            self.leave(path, "another run wrote it too");
+        } else if stat.size > 0 {
+            self.consider(path, self.layers.open_file(found, stat)?, stat.size, cx)?;
+        }
+        Ok(())
+    }
+
+    /// Compares a file of the layer with the person's.
+    fn consider(&mut self, path: &[u8], file: OwnedFd, size: u64, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        let (directory, found) = match PersonFile::find(&self.home, path)? {
+            PersonFile::Plain { directory, stat } => (directory, stat),
+            PersonFile::Missing => {
+                self.items.push(HomeKeepItem { path: path.to_vec(), file, size, known: None });
+                return Ok(());
+            }
+            PersonFile::Unusable(why) => {
+                self.leave(path, why);
+                return Ok(());
+            }
+        };
+        let Ok(theirs) = open_person_file(directory.as_fd(), split(path).1, OFlags::RDONLY) else {
             self.leave(path, "it cannot be read in your home directory");
             return Ok(());
         };
-        if !is_same_start(&theirs, &file, found.size.min(size), cx).map_err(fail)? {
+        let has_start = is_same_start(&theirs, &file, found.size.min(size), cx);
+        if !has_start.map_err(|errno| errno_error(errno, &shown_path(path)))? {
             self.leave(path, CHANGED);
         } else if found.size < size {
             self.items.push(HomeKeepItem { path: path.to_vec(), file, size, known: Some(found) });
@@ -204,8 +199,6 @@ impl HomeKeep {
 }
 
 const CHANGED: &str = "your home directory has another version of it";
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(SAFE_OPEN);
 
 impl HomeKeepItem {
     /// Returns the number of bytes. `EXIST` if the person's file is not what it was.
@@ -243,8 +236,7 @@ impl HomeKeepItem {
         known: &FileStat,
         cx: &CallContext<'_>,
     ) -> Result<u64, Errno> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | SAFE_OPEN;
-        let file = openat(directory, OsStr::from_bytes(name), flags, Mode::empty())?;
+        let file = open_person_file(directory, name, OFlags::WRONLY | OFlags::APPEND)?;
         let now = FileStat::from_stat(&fstat(&file)?);
         if !is_plain_file(&now) || !now.same_content(known) {
             return Err(Errno::EXIST);
@@ -269,117 +261,6 @@ impl HomeKeepItem {
     }
 }
 
-/// A search in one home layer.
-struct HomeSearch<'a> {
-    upper: &'a UpperLayer,
-    keep: &'a mut HomeKeep,
-    entries: u64,
-    cx: &'a CallContext<'a>,
-}
-
-impl HomeSearch<'_> {
-    /// Takes the files that the rest of a pattern names in a directory. As deep as the pattern is long.
-    fn find(&mut self, above: &[u8], pattern: &[&str]) -> Result<(), ToolError> {
-        let [part, rest @ ..] = pattern else { return Ok(()) };
-        self.cx.check()?;
-        match self.upper.open_directory(above) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-            opened => drop(opened.map_err(|errno| errno_error(errno, &shown_path(above)))?),
-        }
-        let listing = self.upper.list(above, self.entries, &shown_path(above), self.cx)?;
-        self.entries = self.entries.saturating_sub(listing.entries.len() as u64);
-        for entry in listing.entries.iter().filter(|entry| matches_part(part, &entry.name)) {
-            let path = join(above, &entry.name);
-            match entry.kind {
-                UpperEntryKind::Directory if !rest.is_empty() => self.find(&path, rest)?,
-                UpperEntryKind::File if rest.is_empty() => self.take((listing.fd.as_fd(), entry), &path)?,
-                // It hides what the agent started with, which is not the person's file.
-                UpperEntryKind::Whiteout => {}
-                _ => self.keep.leave(&path, "it is not a plain file"),
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, (directory, entry): (BorrowedFd<'_>, &UpperEntry), path: &[u8]) -> Result<(), ToolError> {
-        let size = entry.stat.size;
-        let total: u64 = self.keep.items.iter().map(|item| item.size).sum();
-        if size > LONGEST_FILE {
-            self.keep.leave(path, "it is too long");
-        } else if self.keep.items.len() >= MOST_FILES || total.saturating_add(size) > MOST_BYTES {
-            self.keep.leave(path, "there are too many files");
-        } else if self.keep.items.iter().any(|item| item.path == path) {
-            self.keep.leave(path, "another run wrote it too");
-        } else if size > 0 {
-            let file = open_file(directory, &entry.name, &entry.stat, &shown_path(path))?.fd;
-            self.keep.consider(path, file, size, self.cx)?;
-        }
-        Ok(())
-    }
-}
-
-/// The parts of a pattern: plain names, in which a star stands for any text without a slash.
-fn parse_pattern(pattern: &str) -> Result<Vec<&str>, ToolError> {
-    let parts: Vec<&str> = pattern.split('/').collect();
-    let is_plain = |part: &&str| !matches!(*part, "" | "." | ".." | "**") && !part.contains('\0');
-    if parts.len() <= MOST_PARTS && parts.iter().all(is_plain) {
-        return Ok(parts);
-    }
-    Err(ToolError::invalid("files", "must be paths below the home directory, such as `.agent/sessions/*.jsonl`"))
-}
-
-/// Whether a name is meant. A star does not stand for a dot at the beginning.
-fn matches_part(pattern: &str, name: &[u8]) -> bool {
-    let Ok(name) = std::str::from_utf8(name) else { return false };
-    if name.starts_with('.') != pattern.starts_with('.') || name.chars().any(char::is_control) {
-        return false;
-    }
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let mut last = None;
-    for part in parts {
-        if let Some(middle) = last.replace(part) {
-            let Some((_, behind)) = rest.split_once(middle) else { return false };
-            rest = behind;
-        }
-    }
-    last.map_or(rest.is_empty(), |last| rest.ends_with(last))
-}
-
-/// The person's home directory. Refused if it is another user's.
-fn open_home(path: &Path) -> Result<OwnedFd, ToolError> {
-    let unusable = |_| ToolError::new(ErrorKind::Unavailable, "your home directory cannot be opened");
-    let home = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | SAFE_OPEN, Mode::empty()).map_err(unusable)?;
-    let found = FileStat::from_stat(&fstat(&home).map_err(unusable)?);
-    if found.owner.0 == geteuid().as_raw() {
-        return Ok(home);
-    }
-    Err(ToolError::new(
-        ErrorKind::Unavailable,
-        "your home directory belongs to another user; nothing was written to it",
-    ))
-}
-
-/// A directory below the home directory, made with those above it, through no link and on no other mount.
-fn make_home_directories(home: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
-    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
-    let mut directory = open_beneath(home.as_fd(), &[], DIRECTORY)?;
-    for end in ends.filter(|end| *end > 0) {
-        let path = &path[..end];
-        directory = match open_beneath(home.as_fd(), path, DIRECTORY) {
-            Err(Errno::NOENT) => open_private_dir(&directory, split(path).1)?,
-            opened => opened?,
-        };
-    }
-    Ok(directory)
-}
-
-/// A file that only this user has, by one name.
-fn is_plain_file(found: &FileStat) -> bool {
-    found.kind == FileKind::File && found.links == 1 && found.owner.0 == geteuid().as_raw()
-}
-
 fn is_same_start(one: &OwnedFd, other: &OwnedFd, length: u64, cx: &CallContext<'_>) -> Result<bool, Errno> {
     let (mut left, mut right, mut at) = (vec![0; CHUNK], vec![0; CHUNK], 0);
     while at < length {
@@ -398,50 +279,4 @@ fn is_same_start(one: &OwnedFd, other: &OwnedFd, length: u64, cx: &CallContext<'
         at += read as u64;
     }
     Ok(true)
-}
-
-fn shown_path(path: &[u8]) -> String {
-    format!("~/{}", escape(path))
-}
-
-fn home_resource(path: &str) -> PolicyResource {
-    PolicyResource {
-        mount: Arc::from(HOME_MOUNT),
-        requested_path: path.to_owned(),
-        display_path: format!("~/{path}"),
-        ..PolicyResource::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{matches_part, parse_pattern};
-
-    #[test]
-    fn a_star_stands_for_any_text_within_a_name() {
-        for (pattern, name, expected) in [
-            ("*.jsonl", "a.jsonl", true),
-            ("*.jsonl", ".a.jsonl", false),
-            ("*.jsonl", "a.jsonl.sh", false),
-            ("*", "a", true),
-            ("*", ".claude.json", false),
-            ("rollout-*.jsonl", "rollout-1.jsonl", true),
-            ("a*a", "a", false),
-            ("a*b*c", "aXbYc", true),
-            ("a*b*c", "aXc", false),
-            (".codex", ".codex", true),
-            ("plain", "plain2", false),
-            ("*.jsonl", "a\n.jsonl", false),
-        ] {
-            assert_eq!(matches_part(pattern, name.as_bytes()), expected, "{pattern} {name}");
-        }
-    }
-
-    #[test]
-    fn a_pattern_stays_below_the_home_directory() {
-        for pattern in ["", "/etc/x", "../x", "a/../x", "a//b", "a/**", "./a", "a/"] {
-            assert!(parse_pattern(pattern).is_err(), "{pattern}");
-        }
-        assert_eq!(parse_pattern(".a/*/b.jsonl").unwrap(), [".a", "*", "b.jsonl"]);
-    }
 }

@@ -23,7 +23,7 @@ pub(super) const HOMES: &str = "homes";
 const HOME_PREFIX: &str = "h-";
 
 /// What a home directory starts with.
-const START: &[u8] = b"start";
+pub(super) const START: &[u8] = b"start";
 
 /// A home directory that a program runs with.
 #[derive(Debug)]

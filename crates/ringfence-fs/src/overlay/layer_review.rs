@@ -36,6 +36,9 @@ const MOST_LINES: usize = 20_000;
 /// Why a changed `package.json` acts later.
 pub(super) const PACKAGE_SCRIPTS: &str = "scripts that package managers run";
 
+/// Why a file has no hunks.
+const TOO_LONG: &str = "too long to be compared by lines";
+
 /// A layer in a list.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -146,7 +149,7 @@ struct ReviewItem {
 
 /// A decision of the policy.
 #[derive(Debug, Serialize, JsonSchema)]
-struct ReviewPolicy {
+pub(super) struct ReviewPolicy {
     /// `allow`, `ask` or `deny`.
     decision: &'static str,
     rule: String,
@@ -155,7 +158,7 @@ struct ReviewPolicy {
 
 /// A reason for which a change cannot be kept.
 #[derive(Debug, Serialize, JsonSchema)]
-struct ReviewRefusal {
+pub(super) struct ReviewRefusal {
     /// Code of the error, such as `CONFLICT`.
     code: &'static str,
     message: String,
@@ -163,7 +166,7 @@ struct ReviewRefusal {
 
 /// A hunk.
 #[derive(Debug, Serialize, JsonSchema)]
-struct ReviewHunk {
+pub(super) struct ReviewHunk {
     /// Its number, from 0.
     index: usize,
     /// As in a unified diff: `@@ -1,3 +1,4 @@`.
@@ -502,22 +505,27 @@ impl ChangeSet {
             Some(_) => self.both_texts(item, cx)?,
         };
         let Some((old, new)) = texts else {
-            shown.note = Some("too long to be compared by lines");
+            shown.note = Some(TOO_LONG);
             return Ok(());
         };
-        let (Some(before), Some(after)) = (as_text(&old), as_text(&new)) else {
-            shown.note = Some("not text");
-            return Ok(());
-        };
-        let Some(hunks) = TextHunks::compare(before, after) else {
-            shown.note = Some("too long to be compared by lines");
-            return Ok(());
-        };
-        let hunk = |(index, hunk): (usize, DiffHunk)| ReviewHunk { index, header: hunk.to_string(), hunk };
-        shown.hunks = Some(hunks.shown().into_iter().enumerate().map(hunk).collect());
+        match review_hunks(&old, &new) {
+            Ok(hunks) => shown.hunks = Some(hunks),
+            Err(note) => {
+                shown.note = Some(note);
+                return Ok(());
+            }
+        }
         shown.base = item.lower.as_ref().map(|_| Digest::of(&old).to_hex());
         Ok(())
     }
+}
+
+/// The hunks of two texts, each with its number. Fails with the reason for which there are none.
+pub(super) fn review_hunks(old: &[u8], new: &[u8]) -> Result<Vec<ReviewHunk>, &'static str> {
+    let (before, after) = as_text(old).zip(as_text(new)).ok_or("not text")?;
+    let hunks = TextHunks::compare(before, after).ok_or(TOO_LONG)?;
+    let hunk = |(index, hunk): (usize, DiffHunk)| ReviewHunk { index, header: hunk.to_string(), hunk };
+    Ok(hunks.shown().into_iter().enumerate().map(hunk).collect())
 }
 
 impl From<Verdict> for ReviewPolicy {
@@ -527,7 +535,7 @@ impl From<Verdict> for ReviewPolicy {
 }
 
 impl ReviewRefusal {
-    fn new(error: &ToolError) -> Self {
+    pub(super) fn new(error: &ToolError) -> Self {
         Self { code: Dialect::Standard.error_code(error), message: error.to_string() }
     }
 }

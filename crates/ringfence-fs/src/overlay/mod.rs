@@ -12,7 +12,9 @@ mod commit;
 mod committed_secrets;
 mod compare;
 mod group;
+mod home_files;
 mod home_keep;
+mod home_review;
 mod ignored_trees;
 mod kept_directory;
 mod layer_branch;
@@ -50,6 +52,7 @@ use ringfence_kernel::{
 use self::accepted_versions::OverlayBaseline;
 use self::compare::{OverlayChange, RejectedPath, compare};
 pub(crate) use self::home_keep::{HomeKeep, HomeKeepOutcome};
+pub(crate) use self::home_review::{HomeChoice, HomeReview, HomeReviewPlan, HomeTakeOutcome};
 pub use self::layer_branch::{LayerBranch, LayerBranchContents, StagedBranch};
 pub use self::layer_collection::{
     LayerCollection, LayerCollectionMode, LayerCollectionPolicy, LayerStoreEntry, LayerStoreEntryKind,

@@ -5,13 +5,13 @@
 //! Not here: the review screen (`wrapped_run/review_screen.rs`), and what is removed without a decision (`gc.rs`).
 
 use clap::Subcommand;
-use ringfence_kernel::{Assurance, sanitize_json};
+use ringfence_kernel::{Assurance, sanitize_json, sanitize_line};
 use serde_json::{Value, json};
 
 use crate::app::{App, build_person_app};
 use crate::approval::dialog_screen::ColorMode;
 use crate::cli::wrapped_run::HomeKeepRequest;
-use crate::cli::wrapped_run::review::{ReviewModel, Selection};
+use crate::cli::wrapped_run::review::{HomeReviewModel, ReviewModel, Selection};
 use crate::cli::wrapped_run::review_screen::{ReviewChoice, show_review};
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
@@ -19,6 +19,9 @@ use crate::process::messages::print_error;
 
 /// Most paths that one line of text names.
 const MOST_NAMED: usize = 10;
+
+/// A time before every change.
+const UNIX_EPOCH_TEXT: &str = "1970-01-01T00:00:00Z";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LayersCommand {
@@ -64,6 +67,24 @@ pub(crate) enum LayersCommand {
         /// The layer, or the start of its id.
         layer: String,
     },
+    /// Show what an agent changed of its own settings, memories and plugins, or take such changes into your home directory.
+    Home {
+        /// The profile of the agent, such as `claude`.
+        profile: String,
+        /// Changes to take, as they are listed; without any, they are only shown.
+        changes: Vec<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What is reviewed of an agent's home directory.
+#[derive(Debug)]
+pub(crate) struct HomeReviewRequest<'a> {
+    pub(crate) home: &'a HomeKeepRequest,
+    /// Only changes after this time (RFC 3339).
+    pub(crate) since: String,
 }
 
 pub(crate) fn run_layers_command(
@@ -71,6 +92,7 @@ pub(crate) fn run_layers_command(
     environment: &Environment,
     command: LayersCommand,
 ) -> Result<u8, CliError> {
+    let kept = settings.clone();
     let person = person_app(settings, environment)?;
     match command {
         LayersCommand::List { json: as_json } => match call(&person, "list_layers", &json!({}))? {
@@ -84,9 +106,30 @@ pub(crate) fn run_layers_command(
                 return print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS);
             }
             let model = review_model(value)?;
+            // A profile that is gone, or closed meanwhile, has nothing to review.
+            let home = HomeKeepRequest::of_profile(&model.layer.profile, &kept, environment).unwrap_or_default();
+            let since = model.layer.started.clone();
+            let model = match review_home(&person, &HomeReviewRequest { home: &home, since })? {
+                Some(changes) => model.with_home(changes),
+                None => model,
+            };
             match plain {
                 true => print(&model.to_text(), SUCCESS),
-                false => decide(&person, (&layer, &model), environment),
+                false => decide(&person, (&layer, &model), &home.profile, environment),
+            }
+        }
+        LayersCommand::Home { profile, changes, json: as_json } => {
+            let home = HomeKeepRequest::of_profile(&profile, &kept, environment)?;
+            let since = UNIX_EPOCH_TEXT.to_owned();
+            let Some(value) = call_review_home(&person, &HomeReviewRequest { home: &home, since })? else {
+                return Ok(ERROR_REPLY);
+            };
+            if !changes.is_empty() {
+                return take_named(&person, &profile, &home_model(value)?, &changes);
+            }
+            match as_json {
+                true => print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS),
+                false => print(&home_model(value)?.to_text(), SUCCESS),
             }
         }
         LayersCommand::Keep { layer, paths, allowed } => keep(&person, &chosen_paths(&layer, &paths, allowed)),
@@ -105,10 +148,95 @@ fn chosen_paths(layer: &str, paths: &[String], allowed_only: bool) -> Value {
 }
 
 /// The review at the end of a run. The layer stays where nothing is decided.
-pub(crate) fn decide_at_end(settings: AppSettings, environment: &Environment, layer: &str) -> Result<u8, CliError> {
+pub(crate) fn decide_at_end(
+    settings: AppSettings,
+    environment: &Environment,
+    (layer, home): (&str, &HomeReviewRequest<'_>),
+) -> Result<u8, CliError> {
     let person = person_app(settings, environment)?;
     let Some(value) = call(&person, "review_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
-    decide(&person, (layer, &review_model(value)?), environment)
+    let model = review_model(value)?;
+    let model = match review_home(&person, home)? {
+        Some(changes) => model.with_home(changes),
+        None => model,
+    };
+    decide(&person, (layer, &model), &home.home.profile, environment)
+}
+
+/// Says what the agent changed in its own home directory that agents act on, where it is not reviewed now.
+pub(crate) fn announce_home(
+    settings: AppSettings,
+    environment: &Environment,
+    home: &HomeReviewRequest<'_>,
+) -> Result<(), CliError> {
+    if home.home.reviewed.is_empty() {
+        return Ok(());
+    }
+    let Some(changes) = review_home(&person_app(settings, environment)?, home)? else { return Ok(()) };
+    let paths: Vec<&str> = changes.changes.iter().map(|change| change.path.as_str()).collect();
+    let more = match paths.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (shown, profile) = (paths[..MOST_NAMED.min(paths.len())].join(" "), &home.home.profile);
+    let shown = sanitize_line(&shown);
+    print_error(&format!("changed in the agent's own home: {shown}{more}; see `ringfence layers home {profile}`"));
+    Ok(())
+}
+
+/// Changes of an agent's home directory that agents act on. Nothing where there are none.
+fn review_home(person: &App, wanted: &HomeReviewRequest<'_>) -> Result<Option<HomeReviewModel>, CliError> {
+    if wanted.home.reviewed.is_empty() {
+        return Ok(None);
+    }
+    let value = call_review_home(person, wanted)?.map(home_model).transpose()?;
+    Ok(value.filter(|home| !home.changes.is_empty()))
+}
+
+fn call_review_home(person: &App, wanted: &HomeReviewRequest<'_>) -> Result<Option<Value>, CliError> {
+    let HomeKeepRequest { profile, reviewed, .. } = wanted.home;
+    call(person, "review_home", &json!({"profile": profile, "files": reviewed, "since": wanted.since}))
+}
+
+fn home_model(value: Value) -> Result<HomeReviewModel, CliError> {
+    serde_json::from_value(value).map_err(|error| CliError::Review(error.to_string()))
+}
+
+/// Takes changes by their names in a review.
+fn take_named(person: &App, profile: &str, model: &HomeReviewModel, names: &[String]) -> Result<u8, CliError> {
+    let mut choices = Vec::new();
+    for name in names {
+        let path = format!("~/{}", name.strip_prefix("~/").unwrap_or(name));
+        let Some(change) = model.changes.iter().find(|change| change.path == path) else {
+            let path = sanitize_line(&path);
+            print_error(&format!(
+                "`{path}` has no change to take; `ringfence layers home {profile}` lists the changes"
+            ));
+            return Ok(ERROR_REPLY);
+        };
+        choices.push(home_choice(&change.path, change.version.as_deref()));
+    }
+    take_home(person, profile, &choices)
+}
+
+fn take_home(person: &App, profile: &str, changes: &[Value]) -> Result<u8, CliError> {
+    let arguments = json!({"profile": profile, "changes": changes});
+    let Some(value) = call(person, "take_home", &arguments)? else { return Ok(ERROR_REPLY) };
+    format_taken(&value).iter().for_each(|line| print_error(line));
+    let is_refused = value["refused"].as_array().is_some_and(|refused| !refused.is_empty());
+    Ok(if is_refused { ERROR_REPLY } else { SUCCESS })
+}
+
+/// What was taken into the home directory, and what was not.
+fn format_taken(value: &Value) -> Vec<String> {
+    let list = |key: &str| value[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let part = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();
+    let taken = list("taken").iter().map(|item| match item["earlier"].as_str() {
+        Some(earlier) => format!("in your home directory: {}; your version of before is {earlier}", part(item, "path")),
+        None => format!("in your home directory: {}", part(item, "path")),
+    });
+    let refused = list("refused").iter().map(|item| format!("not taken: {}", part(item, "message")));
+    taken.chain(refused).collect()
 }
 
 /// Keeps what the policy allows without approval. The rest stays in the layer.
@@ -158,15 +286,35 @@ fn review_model(value: Value) -> Result<ReviewModel, CliError> {
     serde_json::from_value(value).map_err(|error| CliError::Review(error.to_string()))
 }
 
-fn decide(person: &App, (layer, model): (&str, &ReviewModel), environment: &Environment) -> Result<u8, CliError> {
+fn decide(
+    person: &App,
+    (layer, model): (&str, &ReviewModel),
+    profile: &str,
+    environment: &Environment,
+) -> Result<u8, CliError> {
     let colours = if environment.no_color { ColorMode::None } else { ColorMode::All };
     match show_review(model, colours).map_err(CliError::Output)? {
         None => {
             print_error(&format!("no terminal for the review; use `ringfence layers review {layer} --plain`"));
             Ok(ERROR_REPLY)
         }
-        Some(ReviewChoice::Keep(selections)) => keep(person, &chosen_items(layer, &selections)),
-        Some(ReviewChoice::Branch(selections)) => branch(person, &chosen_items(layer, &selections)),
+        Some(ReviewChoice::Keep(selections)) => {
+            let (home, workspace): (Vec<_>, Vec<_>) = selections.into_iter().partition(|one| one.home.is_some());
+            let kept = match workspace.is_empty() {
+                true => SUCCESS,
+                false => keep(person, &chosen_items(layer, &workspace))?,
+            };
+            let changes: Vec<Value> = home.iter().map(|one| home_choice(&one.path, one.home.as_deref())).collect();
+            let taken = if changes.is_empty() { SUCCESS } else { take_home(person, profile, &changes)? };
+            Ok(kept.max(taken))
+        }
+        Some(ReviewChoice::Branch(selections)) => {
+            let (home, workspace): (Vec<_>, Vec<_>) = selections.into_iter().partition(|one| one.home.is_some());
+            if !home.is_empty() {
+                print_error("changes of the agent's home directory are not committed to a branch; keep them instead");
+            }
+            if workspace.is_empty() { Ok(SUCCESS) } else { branch(person, &chosen_items(layer, &workspace)) }
+        }
         Some(ReviewChoice::Drop) => discard(person, layer),
         Some(ReviewChoice::Later) => {
             print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
@@ -177,6 +325,10 @@ fn decide(person: &App, (layer, model): (&str, &ReviewModel), environment: &Envi
 
 fn chosen_items(layer: &str, selections: &[Selection]) -> Value {
     json!({"layer": layer, "items": selections.iter().map(selection_item).collect::<Vec<Value>>()})
+}
+
+fn home_choice(path: &str, version: Option<&str>) -> Value {
+    json!({"file": path.strip_prefix("~/").unwrap_or(path), "version": version})
 }
 
 fn selection_item(selection: &Selection) -> Value {

@@ -3,6 +3,7 @@
 //! Not here: the run (`wrapped_run/mod.rs`), and later decisions (`layers.rs`).
 
 use std::ffi::OsString;
+use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
@@ -11,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
-use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home};
+use crate::cli::layers::{
+    HomeReviewRequest, announce_home, branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home,
+};
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
@@ -100,6 +103,7 @@ pub(crate) fn run_wrapped(
     let run = WrappedRun::prepare(settings.clone(), environment, options)?;
     run.app.print_warnings();
     run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
+    let began = SystemTime::now();
     let reply = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
     drop(run);
@@ -119,7 +123,8 @@ pub(crate) fn run_wrapped(
     }
     let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
     let kept = settings.clone();
-    decide(settings, environment, end, is_interactive, &reply)?;
+    let home = HomeReviewRequest { home: &home_keep, since: humantime::format_rfc3339_nanos(began).to_string() };
+    decide(settings, environment, end, (is_interactive, &home), &reply)?;
     // The person has decided, and the exit code is known.
     collect_if_due(&kept);
     Ok(code)
@@ -130,14 +135,17 @@ fn decide(
     settings: AppSettings,
     environment: &Environment,
     end: Option<EndMode>,
-    is_interactive: bool,
+    (is_interactive, home): (bool, &HomeReviewRequest<'_>),
     reply: &RunProgramReply,
 ) -> Result<(), CliError> {
-    let Some(layer) = &reply.layer else { return Ok(()) };
-    print_error(&summary(reply));
     let end = end.unwrap_or(if is_interactive { EndMode::Review } else { EndMode::Later });
+    let Some(layer) = &reply.layer else { return announce_home(settings, environment, home) };
+    print_error(&summary(reply));
+    if end != EndMode::Review {
+        announce_home(settings.clone(), environment, home)?;
+    }
     match end {
-        EndMode::Review => drop(decide_at_end(settings, environment, layer)?),
+        EndMode::Review => drop(decide_at_end(settings, environment, (layer, home))?),
         EndMode::Keep => drop(keep_allowed(settings, environment, layer)?),
         EndMode::Branch => drop(branch_allowed(settings, environment, layer)?),
         EndMode::Drop => drop(drop_layer(settings, environment, layer)?),

@@ -159,3 +159,84 @@ fn the_config_closes_the_home_directory() {
     assert!(denied.err.contains("no home"), "{denied:?}");
     assert_eq!(home(&site), []);
 }
+
+/// A site whose profile `mine` names files that agents act on.
+fn reviewed_site() -> TestSite {
+    let site = TestSite::new();
+    let profiles = site.config.join("ringfence/profiles");
+    fs::create_dir_all(&profiles).unwrap();
+    let profile = "[home]\ncopy = [\".mine/settings.json\"]\nreview = [\".mine/settings.json\", \".mine/memory/*.md\", \
+         \".mine.json#/servers\", \".mine.json#/projects/${workspace}/allowed\"]\n\
+         [home.files]\n\".mine.json\" = '{\"started\":true}'\n";
+    fs::write(profiles.join("mine.toml"), profile).unwrap();
+    fs::create_dir(site.home.join(".mine")).unwrap();
+    fs::write(site.home.join(".mine/settings.json"), "{\"theme\":\"dark\"}\n").unwrap();
+    fs::write(site.home.join(".mine.json"), "{\"account\":\"ada\",\"projects\":{}}\n").unwrap();
+    site
+}
+
+const CHANGES_ITSELF: &str = r#"mkdir -p ~/.mine/memory; echo '{"theme":"dark","allow":["Bash(*)"]}' > ~/.mine/settings.json
+echo 'remember' > ~/.mine/memory/a.md; echo x > ~/.mine/cache; ln -s /etc/passwd ~/.mine/memory/link.md
+printf '{"started":true,"servers":{"s":{"command":"evil"}},"projects":{"%s":{"allowed":["rm"]}}}' "$PWD" > ~/.mine.json"#;
+
+#[test]
+fn what_an_agent_changed_of_its_settings_is_reviewed_and_taken_by_choice() {
+    let site = reviewed_site();
+    let before = home(&site);
+    let ended = run(&site, CHANGES_ITSELF);
+    assert!(
+        ended.err.contains("changed in the agent's own home: ~/.mine/settings.json ~/.mine/memory/a.md"),
+        "{ended:?}"
+    );
+    assert!(ended.err.contains("see `ringfence layers home mine`"), "{ended:?}");
+    assert_eq!(home(&site), before);
+    let layers = |words: &[&str]| {
+        let mut program = site.program_without_arguments();
+        cli_output(
+            program.arg("--workspace").arg(&site.workspace).args(["layers", "home"]).args(words).output().unwrap(),
+        )
+    };
+    let shown = layers(&["mine"]).out;
+    for part in
+        ["M ~/.mine/settings.json", "+{\"theme\":\"dark\",\"allow\":[\"Bash(*)\"]}", "A ~/.mine.json#/servers", "evil"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("cache") && !shown.contains("link.md") && !shown.contains("started"), "{shown}");
+    // One value goes into the person's own file, and the rest of that stays.
+    let taken = layers(&["mine", "~/.mine.json#/servers", "~/.mine/settings.json"]);
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+    assert!(taken.err.contains("your version of before is ~/.mine/settings.json.before-ringfence"), "{taken:?}");
+    let read = |path: &str| fs::read_to_string(site.home.join(path)).unwrap();
+    let own: serde_json::Value = serde_json::from_str(&read(".mine.json")).unwrap();
+    assert_eq!(own, serde_json::json!({"account": "ada", "projects": {}, "servers": {"s": {"command": "evil"}}}));
+    assert_eq!(read(".mine.json.before-ringfence"), "{\"account\":\"ada\",\"projects\":{}}\n");
+    assert_eq!(read(".mine/settings.json"), "{\"theme\":\"dark\",\"allow\":[\"Bash(*)\"]}\n");
+    assert_eq!(read(".mine/settings.json.before-ringfence"), "{\"theme\":\"dark\"}\n");
+    // What is taken is not listed any more, and a run that changes nothing says nothing.
+    assert!(!layers(&["mine"]).out.contains("settings.json"));
+    assert!(!run(&site, "true").err.contains("own home"));
+    let audit = site.run(&["audit", "show"]);
+    assert!(audit.out.contains("take_home") && audit.out.contains("review_home"), "{audit:?}");
+}
+
+#[test]
+fn a_setting_that_the_person_changed_meanwhile_is_not_replaced() {
+    let site = reviewed_site();
+    run(&site, CHANGES_ITSELF);
+    fs::write(site.home.join(".mine/settings.json"), "{\"theme\":\"light\"}\n").unwrap();
+    fs::write(site.home.join(".mine.json"), "not JSON").unwrap();
+    let before = home(&site);
+    for (change, message) in [
+        (".mine/settings.json", "your version is not the one that the agent started with"),
+        (".mine.json#/servers", "your version is not the one that the agent started with"),
+        (".mine/cache", "has no change to take"),
+        (".mine/memory/link.md", "has no change to take"),
+    ] {
+        let mut program = site.program_without_arguments();
+        program.arg("--workspace").arg(&site.workspace).args(["layers", "home", "mine", change]);
+        let ended = cli_output(program.output().unwrap());
+        assert!(ended.code == Some(1) && ended.err.contains(message), "{change}: {ended:?}");
+        assert_eq!(home(&site), before, "{change}");
+    }
+}

@@ -279,8 +279,17 @@ fn a_run_that_cannot_start_says_why() {
 fn an_agent_is_not_offered_the_tools_of_persons() {
     let site = TestSite::new();
     let tools = site.run(&["tools"]);
-    for name in ["run_program", "keep_layer", "branch_layer", "keep_home", "drop_layer", "list_layers", "review_layer"]
-    {
+    for name in [
+        "run_program",
+        "keep_layer",
+        "branch_layer",
+        "keep_home",
+        "review_home",
+        "take_home",
+        "drop_layer",
+        "list_layers",
+        "review_layer",
+    ] {
         assert!(!tools.out.contains(name), "{name}");
     }
     assert_eq!(run(&site, &[], "echo x > x").code, Some(0));

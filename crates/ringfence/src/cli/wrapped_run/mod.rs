@@ -57,7 +57,7 @@ use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
 use crate::cli::wrapped_run::profile_files::{ProfileError, not_allowed};
 use crate::cli::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
-use crate::cli::wrapped_run::run_environment::{RunEnvironment, kept_home_files};
+use crate::cli::wrapped_run::run_environment::{RunEnvironment, kept_home_files, reviewed_home_files};
 use crate::cli::wrapped_run::run_toolchains::RunToolchains;
 use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 use crate::cli::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
@@ -125,12 +125,36 @@ impl From<AppError> for WrappedRunError {
     }
 }
 
-/// Files of the home layer that go back into the person's home directory without a question.
-#[derive(Clone, Debug)]
+/// Files of the home layer that go back into the person's home directory.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct HomeKeepRequest {
     pub(crate) profile: String,
-    /// Patterns. Empty where nothing goes back.
+    /// Patterns of what goes back without a question. Empty where nothing does.
     pub(crate) files: Vec<String>,
+    /// Files that agents act on, whose changes a person reviews.
+    pub(crate) reviewed: Vec<String>,
+}
+
+impl HomeKeepRequest {
+    /// What a profile names for a workspace. Nothing where the config closes the person's home directory.
+    fn new(profile: &AgentProfile, workspace: &Path, settings: &AppSettings) -> Self {
+        let name = profile.name.clone();
+        if !settings.wrapped.keep_home {
+            return Self { profile: name, ..Self::default() };
+        }
+        let (files, reviewed) = (kept_home_files(profile, workspace), reviewed_home_files(profile, workspace));
+        Self { profile: name, files, reviewed }
+    }
+
+    /// For a profile by its name.
+    pub(crate) fn of_profile(
+        name: &str,
+        settings: &AppSettings,
+        environment: &Environment,
+    ) -> Result<Self, WrappedRunError> {
+        let profile = find_profile(Some(name), "", settings, environment)?;
+        Ok(Self::new(&profile, &workspace_directory(settings, environment)?, settings))
+    }
 }
 
 /// A run that is ready to start.
@@ -177,9 +201,7 @@ impl WrappedRun {
         let credentials = RunCredentials::read(&wanted, environment, &launcher)?;
         let identity = person_git_identity(environment);
         let mut run = RunEnvironment::new(&profile, &credentials, environment, &identity, &workspace);
-        let is_open = settings.wrapped.keep_home;
-        let files = if is_open { kept_home_files(&profile, &workspace) } else { Vec::new() };
-        let home_keep = HomeKeepRequest { profile: profile.name.clone(), files };
+        let home_keep = HomeKeepRequest::new(&profile, &workspace, &settings);
         let interceptor = intercept(credentials, &settings, &mut run)?;
         run.notes.extend(run_toolchains.notes);
         // The agent's profile says more than that of a toolchain.

@@ -53,6 +53,9 @@ pub(crate) struct ProfileHome {
     /// Files that go back into the person's home directory: what no agent acts on, such as transcripts. A star stands for any
     /// text in a name, and `${workspace:dashes}` for the path of the workspace with `-` for all but letters and digits.
     pub(crate) keep: Vec<String>,
+    /// Files that agents act on, such as settings and memories, whose changes a person reviews; `#` and a JSON pointer for one
+    /// value of a file. In a pointer, `${workspace}` is the path of the workspace.
+    pub(crate) review: Vec<String>,
     /// Files by their paths, with `${workspace}` and `${placeholder:NAME:LENGTH}`.
     pub(crate) files: BTreeMap<String, String>,
 }
@@ -73,11 +76,17 @@ impl ProfileData for AgentProfile {
     fn complete(&mut self, name: &str, environment: &Environment) -> Result<(), String> {
         name.clone_into(&mut self.name);
         self.credentials.iter().try_for_each(|credential| credential.check(environment.home.as_deref()))?;
-        let mut relative = self.home.copy.iter().chain(&self.home.keep).chain(self.home.files.keys());
+        let named = self.home.copy.iter().chain(&self.home.keep).chain(self.home.files.keys()).map(String::as_str);
+        let reviewed = || self.home.review.iter().map(|file| file.split_once('#').unwrap_or((file, "/")));
+        if let Some((_, pointer)) = reviewed().find(|(_, pointer)| !pointer.starts_with('/')) {
+            return Err(format!("`#{pointer}` must be a JSON pointer, such as `#/mcpServers`"));
+        }
+        let mut relative = named.chain(reviewed().map(|(path, _)| path));
         if let Some(path) = relative.find(|path| !is_below(path)) {
             return Err(format!("`{path}` must be a path below the home directory, such as `.config/agent`"));
         }
-        if let Some(path) = self.home.keep.iter().find(|path| path.split('/').any(|name| name == "**")) {
+        let mut patterns = self.home.keep.iter().map(String::as_str).chain(reviewed().map(|(path, _)| path));
+        if let Some(path) = patterns.find(|path| path.split('/').any(|name| name == "**")) {
             return Err(format!("`{path}` must have a name or a pattern such as `*.jsonl` between slashes"));
         }
         let is_plain = |path: &str| path.strip_prefix('/').is_some_and(is_below);
@@ -173,6 +182,8 @@ mod tests {
             ("[home.files]\n\"/etc/x\" = \"\"", "`/etc/x` must be a path below the home directory"),
             ("[home]\nkeep = [\"a/**\"]", "`a/**` must have a name or a pattern"),
             ("[home]\nkeep = [\"/x\"]", "`/x` must be a path below the home directory"),
+            ("[home]\nreview = [\"/x#/y\"]", "`/x` must be a path below the home directory"),
+            ("[home]\nreview = [\"x#y\"]", "`#y` must be a JSON pointer"),
             ("[files]\n\"etc/x\" = \"\"", "`etc/x` must be an absolute path"),
             ("[files]\n\"/etc/../x\" = \"\"", "`/etc/../x` must be an absolute path"),
             ("[[credentials]]\nname = \"a\"\nhosts = []\nheaders = []\nsource = []", "credential `a`: `hosts` must"),

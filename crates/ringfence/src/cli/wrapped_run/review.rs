@@ -13,6 +13,9 @@ use serde::Deserialize;
 /// Sections that may be selected with one key. Those before them are decided one by one.
 const PLAIN_SECTIONS: [&str; 2] = ["changes", "additions"];
 
+/// Section of changes in the agent's own home directory.
+const HOME_SECTION: &str = "home";
+
 /// A review, as its tool replies with it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -29,6 +32,17 @@ pub(crate) struct ReviewedLayer {
     pub(crate) layer: String,
     pub(crate) program: String,
     pub(crate) state: String,
+    #[serde(default)]
+    pub(crate) profile: String,
+    #[serde(default)]
+    pub(crate) started: String,
+}
+
+/// What an agent changed in its own home directory, as its tool replies with it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct HomeReviewModel {
+    pub(crate) changes: Vec<ReviewedChange>,
+    omitted: u64,
 }
 
 /// Changes of one kind.
@@ -53,6 +67,7 @@ pub(crate) struct ReviewedChange {
     old_entries: Option<u64>,
     mode: Option<[String; 2]>,
     target: Option<String>,
+    #[serde(default)]
     group: u64,
     why: Option<String>,
     policy: Option<ReviewedPolicy>,
@@ -60,6 +75,8 @@ pub(crate) struct ReviewedChange {
     pub(crate) hunks: Option<Vec<ReviewedHunk>>,
     base: Option<String>,
     note: Option<String>,
+    /// Of a change in the agent's home directory.
+    pub(crate) version: Option<String>,
 }
 
 /// The decision of the policy about keeping a change.
@@ -100,9 +117,28 @@ pub(crate) struct Selection {
     pub(crate) hunks: Option<Vec<usize>>,
     pub(crate) alone: bool,
     pub(crate) base: Option<String>,
+    /// The version of a change in the agent's home directory. Nothing for one of the workspace.
+    pub(crate) home: Option<String>,
+}
+
+impl HomeReviewModel {
+    /// The changes as text, without those of a workspace.
+    pub(crate) fn to_text(&self) -> String {
+        let lines: Vec<String> = self.changes.iter().flat_map(ReviewedChange::text_lines).collect();
+        if lines.is_empty() { "nothing that agents act on was changed\n".to_owned() } else { lines.join("\n") + "\n" }
+    }
 }
 
 impl ReviewModel {
+    /// The review with what the agent changed in its own home directory, as its last section.
+    pub(crate) fn with_home(mut self, home: HomeReviewModel) -> Self {
+        let (count, omitted) = (home.changes.len() as u64 + home.omitted, home.omitted);
+        // Each stands for itself: no number is that of a group of the layer.
+        let numbered = (0..u64::MAX).rev().zip(home.changes);
+        let items = numbered.map(|(group, change)| ReviewedChange { group, ..change }).collect();
+        self.sections.push(ReviewedSection { section: HOME_SECTION.to_owned(), count, omitted, items });
+        self
+    }
     /// The title of a section.
     pub(crate) fn title(section: &str) -> String {
         let title = match section {
@@ -111,6 +147,7 @@ impl ReviewModel {
             "deletions" => "Deletions",
             "changes" => "Changes",
             "additions" => "Additions",
+            HOME_SECTION => "Home of the agent: agents act on these; to keep one changes your own file",
             other => other,
         };
         sanitize_line(title)
@@ -118,18 +155,11 @@ impl ReviewModel {
 
     /// The whole review as text.
     pub(crate) fn to_text(&self) -> String {
-        let ReviewedLayer { layer, program, state } = &self.layer;
+        let ReviewedLayer { layer, program, state, .. } = &self.layer;
         let mut lines = vec![sanitize_line(&format!("layer {layer} of `{program}`, {state}"))];
         for section in self.sections.iter().filter(|section| section.count > 0) {
             lines.push(format!("\n{} ({})", Self::title(&section.section), section.count));
-            for change in &section.items {
-                lines.push(format!("  {}", change.summary()));
-                lines.extend(change.remarks().into_iter().map(|remark| format!("      {remark}")));
-                for hunk in change.hunks.iter().flatten() {
-                    lines.push(format!("      {}", sanitize_line(&hunk.header)));
-                    lines.extend(hunk.lines().map(|(_, text)| format!("      {text}")));
-                }
-            }
+            lines.extend(section.items.iter().flat_map(ReviewedChange::text_lines));
             if section.omitted > 0 {
                 lines.push(format!("  {}", omitted_text(section.omitted)));
             }
@@ -163,6 +193,17 @@ impl ReviewedChange {
     pub(crate) fn can_be_split(&self) -> bool {
         let has_several = self.hunks.as_ref().is_some_and(|hunks| hunks.len() > 1);
         self.can_be_kept() && has_several && self.base.is_some() && self.kind != "deleted"
+    }
+
+    /// Everything about it.
+    fn text_lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("  {}", self.summary())];
+        lines.extend(self.remarks().into_iter().map(|remark| format!("      {remark}")));
+        for hunk in self.hunks.iter().flatten() {
+            lines.push(format!("      {}", sanitize_line(&hunk.header)));
+            lines.extend(hunk.lines().map(|(_, text)| format!("      {text}")));
+        }
+        lines
     }
 
     /// One line about it.
@@ -370,7 +411,7 @@ impl<'a> ReviewSelection<'a> {
         all().filter(|(change, mark)| !is_selected(mark) && groups.contains(&change.group)).count()
     }
 
-    /// What is selected, for `keep_layer`.
+    /// What is selected, for `keep_layer` and `take_home`.
     pub(crate) fn selections(&self) -> Vec<Selection> {
         let changes = self.model.sections.iter().zip(&self.changes);
         let changes = changes.flat_map(|(section, marks)| section.items.iter().zip(marks));
@@ -380,10 +421,17 @@ impl<'a> ReviewSelection<'a> {
                 SelectionMark::Whole => None,
                 SelectionMark::Hunks(chosen) => Some(chosen.iter().copied().collect()),
             };
-            Some(Selection { path: change.path.clone(), hunks, alone: true, base: change.base.clone() })
+            let (path, base, home) = (change.path.clone(), change.base.clone(), change.version.clone());
+            Some(Selection { path, hunks, alone: true, base, home })
         });
         let trees = self.model.derived.iter().zip(&self.trees).filter(|(_, is_selected)| **is_selected);
-        let trees = trees.map(|(tree, _)| Selection { path: tree.path.clone(), hunks: None, alone: false, base: None });
+        let trees = trees.map(|(tree, _)| Selection {
+            path: tree.path.clone(),
+            hunks: None,
+            alone: false,
+            base: None,
+            home: None,
+        });
         selected.chain(trees).collect()
     }
 }
@@ -478,7 +526,7 @@ pub(crate) mod tests {
         let mut selection = ReviewSelection::new(&model);
         let entry = ReviewEntry::Change(3, 0);
         let base = Some("b0".to_owned());
-        let whole = Selection { path: "src/a.rs".to_owned(), hunks: None, alone: true, base: base.clone() };
+        let whole = Selection { path: "src/a.rs".to_owned(), hunks: None, alone: true, base: base.clone(), home: None };
         selection.toggle_hunk(entry, 1).unwrap();
         assert_eq!(selection.selections(), [Selection { hunks: Some(vec![1]), base, ..whole_of("src/a.rs") }]);
         selection.toggle_hunk(entry, 0).unwrap();
@@ -493,7 +541,24 @@ pub(crate) mod tests {
     }
 
     fn whole_of(path: &str) -> Selection {
-        Selection { path: path.to_owned(), hunks: None, alone: true, base: None }
+        Selection { path: path.to_owned(), hunks: None, alone: true, base: None, home: None }
+    }
+
+    #[test]
+    fn a_change_of_the_agent_s_home_is_selected_by_itself() {
+        let change = json!({"path": "~/.a.json#/x", "kind": "modified", "entry": "value", "size": 2, "oldSize": 2, "version": "v",
+            "why": "agents act on it", "hunks": [hunk(0, "1", "2"), hunk(1, "3", "4")]});
+        let home: HomeReviewModel = serde_json::from_value(json!({"changes": [change], "omitted": 0})).unwrap();
+        assert!(home.to_text().starts_with("  M ~/.a.json#/x\n      agents act on it\n"), "{}", home.to_text());
+        let model = model().with_home(home);
+        let mut selection = ReviewSelection::new(&model);
+        selection.select_plain();
+        assert!(selection.selections().iter().all(|selected| selected.home.is_none()));
+        // It is taken whole.
+        let mut selection = ReviewSelection::new(&model);
+        selection.toggle_hunk(ReviewEntry::Change(5, 0), 1).unwrap();
+        let expected = Selection { home: Some("v".to_owned()), ..whole_of("~/.a.json#/x") };
+        assert_eq!((selection.selections(), selection.count_along()), (vec![expected], 0));
     }
 
     #[test]

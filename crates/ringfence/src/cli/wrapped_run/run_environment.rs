@@ -143,9 +143,20 @@ fn placed(path: &str, contents: &[u8]) -> PlacedFile {
 
 /// Patterns of the files that go back into the home directory.
 pub(crate) fn kept_home_files(profile: &AgentProfile, workspace: &Path) -> Vec<String> {
+    profile.home.keep.iter().map(|file| with_dashes(file, workspace)).collect()
+}
+
+/// Files, and values of files, whose changes a person reviews.
+pub(crate) fn reviewed_home_files(profile: &AgentProfile, workspace: &Path) -> Vec<String> {
+    // As a token of a JSON pointer.
+    let token = workspace.to_string_lossy().replace('~', "~0").replace('/', "~1");
+    profile.home.review.iter().map(|file| with_dashes(file, workspace).replace("${workspace}", &token)).collect()
+}
+
+fn with_dashes(file: &str, workspace: &Path) -> String {
     let dashed = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let dashes: String = workspace.to_string_lossy().chars().map(dashed).collect();
-    profile.home.keep.iter().map(|file| file.replace("${workspace:dashes}", &dashes)).collect()
+    file.replace("${workspace:dashes}", &dashes)
 }
 
 /// Whether a name is the pattern, or begins with it up to its star.
