@@ -102,6 +102,9 @@ pub trait OverlayMount: Send + fmt::Debug {
 
     /// Drops every entry that the kernel keeps of it and that no process uses, so that it is looked up in the layers again.
     fn drop_cached_entries(&self) -> io::Result<()>;
+
+    /// Renames an entry of a directory below the root to a free name, as the program could.
+    fn rename_entry(&self, directory: BorrowedFd<'_>, from: &[u8], to: &[u8]) -> io::Result<()>;
 }
 
 /// Overlay synchronisation: what others change in the workspace while a program works on an overlay over it is seen inside,

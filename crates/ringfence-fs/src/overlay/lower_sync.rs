@@ -36,7 +36,7 @@ use crate::path::relative::{join, split};
 use crate::root::attributes::chmod_fd;
 use crate::root::resolver::PATH_ONLY;
 use crate::root::walk::{TempVisibility, read_directory};
-use crate::root::{open_no_follow, rename_noreplace, stat};
+use crate::root::{open_no_follow, stat};
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{fstat, fstatfs, openat, unlinkat};
@@ -202,10 +202,11 @@ impl WatchedLowerSync {
         }
         let secrets: Vec<Vec<u8>> = masks.masks().masked().into_iter().map(<[u8]>::to_vec).collect();
         self.masks = Some(masks);
-        // Whatever waits for the next time waits with everything that could make it visible.
-        self.hide_secrets(&secrets, (&changed, is_lost), cx)?;
         changed.extend(self.held.iter().filter(|(_, held)| held.next <= now).map(|(path, _)| path.clone()));
-        self.bring_up_to_date(&changed, &modes, is_lost, now)
+        self.hide_secrets(&secrets, (&changed, is_lost), cx)?;
+        self.bring_up_to_date(&changed, &modes, is_lost, now)?;
+        // A directory that was replaced is seen only now, and the mounts on what was in it are elsewhere.
+        self.hide_secrets(&secrets, (&changed, is_lost), cx)
     }
 
     fn drop_cached_entries(&self) -> Result<(), ToolError> {
@@ -470,14 +471,14 @@ impl WatchedLowerSync {
     fn move_aside(&mut self, parent: &OwnedFd, path: &[u8], seen: &FileStat) -> bool {
         let name = split(path).1;
         let aside = self.new_name();
-        if rename_noreplace((parent.as_fd(), name), (parent.as_fd(), &aside)).is_err() {
+        if self.overlay.rename_entry(parent.as_fd(), name, &aside).is_err() {
             return false;
         }
         let moved = stat(parent.as_fd(), &aside).ok().flatten();
         let is_pristine = |moved: FileStat| (moved.size, moved.modified) == (seen.size, seen.modified);
         if !moved.is_some_and(is_pristine) {
             // Where the program made another at its name meanwhile, both stay in the layer.
-            let _ = rename_noreplace((parent.as_fd(), &aside), (parent.as_fd(), name));
+            let _ = self.overlay.rename_entry(parent.as_fd(), &aside, name);
             self.add_conflict(path);
             return false;
         }

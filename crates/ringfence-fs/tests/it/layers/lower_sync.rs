@@ -23,6 +23,10 @@ impl OverlayMount for PlainDirectory {
     fn drop_cached_entries(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+
+    fn rename_entry(&self, _: BorrowedFd<'_>, _: &[u8], _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// What the person is told of a program that starts in a workspace with ten directories.
