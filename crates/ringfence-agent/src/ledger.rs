@@ -268,6 +268,8 @@ impl AuditSink for LedgerSink {
             AuditEvent::Refused { error, .. } => heard.record_refusal(record, error),
             AuditEvent::Connection { refused: None, .. } => heard.record_connection(record),
             AuditEvent::ChangesDiscarded { .. } => heard.record_not_kept(record),
+            // It is in the review of the layer.
+            AuditEvent::LayerConflict { .. } => {}
             // Each of the hosts is in a record of its own.
             AuditEvent::Connection { refused: Some(_), .. } | AuditEvent::UnlistedConnections { .. } => {}
             // Its end follows, or never does.

@@ -568,6 +568,12 @@ impl<'a> AuditLine<'a> {
                 line.error = Some(session.dialect.error_code(error));
                 return line;
             }
+            AuditEvent::LayerConflict { error } => {
+                line.event = "layer-conflict";
+                line.ok = Some(false);
+                line.error = Some(session.dialect.error_code(error));
+                return line;
+            }
             AuditEvent::UnlistedConnections { made, refused } => {
                 line.event = "access-unlisted";
                 line.count = Some(made + refused);

@@ -61,6 +61,7 @@ impl AuditSink for WorkflowRunLog {
             AuditEvent::Begin { .. }
             | AuditEvent::Connection { .. }
             | AuditEvent::ChangesDiscarded { .. }
+            | AuditEvent::LayerConflict { .. }
             | AuditEvent::UnlistedConnections { .. } => {
                 return Ok(());
             }

@@ -30,8 +30,8 @@ pub use fence::{Fence, FenceError, FenceOptions, HostFile, MountSpec, ResolverBa
 pub use guard::{ChangeRule, GuardedChange};
 pub use mount::{JournalMode, RunStateMount};
 pub use overlay::{
-    LayerBranch, LayerBranchContents, LayerCollection, LayerCollectionMode, LayerCollectionPolicy, LayerItemChoice,
-    LayerSelection, LayerState, LayerStore, LayerStoreEntry, LayerStoreEntryKind, StagedBranch,
+    FollowedWatches, LayerBranch, LayerBranchContents, LayerCollection, LayerCollectionMode, LayerCollectionPolicy,
+    LayerItemChoice, LayerSelection, LayerState, LayerStore, LayerStoreEntry, LayerStoreEntryKind, StagedBranch,
 };
 pub use path::name::NameRule;
 pub use path::workspace::{

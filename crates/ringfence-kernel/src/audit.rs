@@ -56,6 +56,12 @@ pub enum AuditEvent<'a> {
         /// The reason.
         error: &'a ToolError,
     },
+    /// While it runs, it and somebody else changed the same resource, or something of the workspace was hidden from it: the
+    /// error says which.
+    LayerConflict {
+        /// What happened.
+        error: &'a ToolError,
+    },
     /// The number of further connections without a record each: before the end of the call, or to one host in a minute.
     UnlistedConnections {
         /// Number of connections that were made.

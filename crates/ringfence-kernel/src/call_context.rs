@@ -79,6 +79,11 @@ impl<'a> CallContext<'a> {
         self.services.map_or(Ok(()), |services| services.record_judged_connection(access, decision))
     }
 
+    /// Records that the program of the call and somebody else changed the same resource, or another event of its layer.
+    pub fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError> {
+        self.services.map_or(Ok(()), |services| services.record_layer_conflict(access, error))
+    }
+
     /// Records the counts of connections whose minute is over.
     pub(crate) fn flush_connection_counts(&self) {
         if let Some(services) = self.services {
@@ -200,6 +205,7 @@ pub(crate) trait CallServices: std::fmt::Debug {
         access: &ResourceAccess,
         decision: Result<Option<&Approval>, &ToolError>,
     ) -> Result<(), ToolError>;
+    fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError>;
     fn flush_connection_counts(&self);
     fn authorize_connection(&self, access: &ResourceAccess, may_connect: &dyn Fn(&Verdict) -> bool) -> Verdict;
     fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection;

@@ -200,6 +200,10 @@ impl CallServices for DryRun<'_> {
         Ok(())
     }
 
+    fn record_layer_conflict(&self, _: &ResourceAccess, _: &ToolError) -> Result<(), ToolError> {
+        Ok(())
+    }
+
     fn flush_connection_counts(&self) {}
 
     fn authorize_connection(&self, access: &ResourceAccess, _: &dyn Fn(&Verdict) -> bool) -> Verdict {

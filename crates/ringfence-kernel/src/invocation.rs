@@ -431,6 +431,11 @@ impl CallServices for Invocation {
         Ok(())
     }
 
+    fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError> {
+        let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
+        self.record(std::slice::from_ref(access), AuditEvent::LayerConflict { error }).map_err(lost)
+    }
+
     /// What cannot be written now is lost: the connections were made, and each host is in a record.
     fn flush_connection_counts(&self) {
         let _ = self.record_connection_counts(Some(std::time::Instant::now()));

@@ -182,5 +182,6 @@ pub use tool_binding::{ExternalToolDefinition, ToolAudience, ToolBinding, ToolDe
 pub use verdict::{Assurance, Decision, PolicyLayer, PolicyRevision, ReviewRequirement, Verdict};
 pub use workspace::{
     ChangeKind, ChangedPath, ConnectionAttempt, Egress, EgressChannel, ExposedDir, HomeFile, LayerDescription,
-    LayerSummary, OverlayDirectories, Workspace, WorkspaceChanges, WorkspaceLayer, WorkspaceView,
+    LayerSummary, LowerSync, LowerSyncNotice, OverlayDirectories, OverlayMount, Workspace, WorkspaceChanges,
+    WorkspaceLayer, WorkspaceView,
 };

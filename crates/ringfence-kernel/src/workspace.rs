@@ -5,10 +5,11 @@
 //!
 //! Not here: any file. `ringfence-fs` implements this, `ringfence-sandbox` uses it.
 
-use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
+use std::{fmt, io};
 
 use crate::{
     Approval, CallContext, ChangeGroup, ChangeGroupDecision, ErrorKind, Preview, ResourceAccess, Ticket, ToolError,
@@ -86,8 +87,52 @@ pub trait WorkspaceLayer: Send + fmt::Debug {
     /// For the overlays on the caches, in the order of the description.
     fn caches(&self) -> Vec<&OverlayDirectories>;
 
-    /// Says how the program ended. A layer without changes is removed.
+    /// Follows changes of others in the workspace while the program works on this mount of the overlay. Once: it takes over
+    /// the watches of the view. `None` where the workspace is not one whose changes are to be followed.
+    fn follow_lower(&self, mount: Box<dyn OverlayMount>) -> Result<Option<Box<dyn LowerSync>>, ToolError>;
+
+    /// Says how the program ended. A layer without changes is removed. The mount of the overlay is gone by then.
     fn finish(self: Box<Self>, exit_code: i32, cx: &CallContext<'_>) -> Result<LayerSummary, ToolError>;
+}
+
+/// The overlay that a running program works on, from outside of its jail.
+pub trait OverlayMount: Send + fmt::Debug {
+    /// Its root. What is opened below it goes through the overlay, as for the program.
+    fn root(&self) -> BorrowedFd<'_>;
+
+    /// Drops every entry that the kernel keeps of it and that no process uses, so that it is looked up in the layers again.
+    fn drop_cached_entries(&self) -> io::Result<()>;
+
+    /// Renames an entry of a directory below the root to a free name, as the program could.
+    fn rename_entry(&self, directory: BorrowedFd<'_>, from: &[u8], to: &[u8]) -> io::Result<()>;
+}
+
+/// Overlay synchronisation: what others change in the workspace while a program works on an overlay over it is seen inside,
+/// and what both changed is a conflict.
+pub trait LowerSync: Send + fmt::Debug {
+    /// Readable when something changed. `None` where nothing is watched.
+    fn wake_source(&self) -> Option<Arc<OwnedFd>>;
+
+    /// Takes the reports of changes. `wake_source` is readable.
+    fn wake(&mut self);
+
+    /// Brings the overlay up to date, if there is something to do by now. To be called every ten milliseconds or so. Returns
+    /// news for the person.
+    fn update(&mut self, cx: &CallContext<'_>) -> Vec<LowerSyncNotice>;
+}
+
+/// News of an overlay synchronisation, for the person and the audit log.
+#[derive(Clone, Debug)]
+pub enum LowerSyncNotice {
+    /// The program and somebody else changed the same path. Both versions are kept.
+    Conflict(ResourceAccess),
+    /// A file was changed or removed that a process of the program holds open, and is seen in its old state until it is
+    /// closed.
+    InUse(ResourceAccess),
+    /// A secret that came later is hidden.
+    Masked(ResourceAccess),
+    /// Changes are not followed any more, for this reason.
+    NotFollowed(String),
 }
 
 /// Held directories of an overlay, on one file system.

@@ -32,7 +32,7 @@ use crate::run_mounts::{self, JailOverlay};
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, CallAnswer, ForkResult};
 use crate::terminal::{JailTerminal, TerminalSize};
-use crate::wrapped_mounts;
+use crate::wrapped_mounts::{self, WorkspaceOverlay};
 
 /// Loopback addresses of the host that one run can reach.
 const MAX_LISTENERS: usize = 63;
@@ -127,7 +127,7 @@ impl<'a> PreparedJail<'a> {
             false => None,
         };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
-        self.mount(&spec, shown)?;
+        let mounted = self.mount(&spec, shown)?;
         let streams: Vec<&OwnedFd> = match (&self.terminal, terminal_size(&spec)) {
             (Some(terminal), Some(size)) => {
                 terminal.prepare(size, self.program).map_err(SetupStep::Terminal.failed())?;
@@ -146,8 +146,12 @@ impl<'a> PreparedJail<'a> {
         };
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
-        let given = self.terminal.as_ref().map(JailTerminal::master).or(upper);
-        let _ = started.send(reply.as_fd(), given.as_slice());
+        let overlay = mounted.as_ref().into_iter().flat_map(WorkspaceOverlay::descriptors);
+        let given: Vec<BorrowedFd<'_>> =
+            overlay.chain(self.terminal.as_ref().map(JailTerminal::master)).chain(upper).collect();
+        let _ = started.send(reply.as_fd(), &given);
+        // The host has it, and the end of its mount is not to wait for this process.
+        drop(mounted);
         let terminal = self.terminal.take().map(JailTerminal::into_program_side);
         let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
         let processes = if self.root.has_proc {
@@ -164,10 +168,13 @@ impl<'a> PreparedJail<'a> {
         ))
     }
 
-    fn mount(&self, spec: &RunSpec, shown: &[OwnedFd]) -> Result<(), SetupError> {
+    /// Returns the overlay on the workspace of a wrapped program.
+    fn mount(&self, spec: &RunSpec, shown: &[OwnedFd]) -> Result<Option<WorkspaceOverlay>, SetupError> {
         match (&spec.wrapped, &self.overlay) {
-            (Some(wrapped), None) => wrapped_mounts::mount_place(spec, wrapped, shown, &self.root),
-            (None, Some(overlay)) => run_mounts::mount_workspace(spec, shown, overlay, &self.root.hidden_root),
+            (Some(wrapped), None) => wrapped_mounts::mount_place(spec, wrapped, shown, &self.root).map(Some),
+            (None, Some(overlay)) => {
+                run_mounts::mount_workspace(spec, shown, overlay, &self.root.hidden_root).map(|()| None)
+            }
             _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
         }
     }

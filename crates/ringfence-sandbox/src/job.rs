@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_kernel::WorkspaceView;
@@ -16,6 +17,7 @@ use ringfence_kernel::WorkspaceView;
 use crate::environment::RunEnvironmentError;
 use crate::isolation_status::Isolation;
 use crate::limits::JailLimits;
+use crate::mounted_overlay::MountedOverlay;
 use crate::output::CapturedOutput;
 use crate::toolchains::Toolchain;
 use crate::wrapped_environment::WrappedEnvironment;
@@ -94,6 +96,17 @@ pub trait ProgramObserver {
     fn signal(&self) -> Option<i32> {
         None
     }
+
+    /// The overlay on the workspace of a wrapped program, which is about to start.
+    fn on_mounted(&self, _mount: MountedOverlay) {}
+
+    /// Something that is watched beside the program.
+    fn wake_source(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
+    /// `wake_source` is readable.
+    fn on_wake(&self) {}
 }
 
 /// Output stream of a program.

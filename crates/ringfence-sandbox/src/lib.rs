@@ -32,6 +32,7 @@ mod lock_budget;
 mod lockdown;
 mod memory_monitor;
 mod mount_points;
+mod mounted_overlay;
 mod mounts;
 mod name_network;
 mod output;
@@ -61,6 +62,7 @@ mod tool_caches;
 mod toolchain_secrets;
 mod toolchains;
 mod tree_rename;
+mod workspace_follower;
 mod wrapped;
 mod wrapped_environment;
 mod wrapped_mounts;
@@ -75,13 +77,14 @@ pub use isolation::probe;
 pub use isolation_status::{Isolation, IsolationStatus};
 pub use job::{ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 pub use limits::JailLimits;
+pub use mounted_overlay::MountedOverlay;
 pub use output::{CapturedOutput, HeadTailBuffer};
 pub use program::{JailProgram, OtherChanges, ProgramChanges};
 pub use program_runner::{FinishedRun, ProgramPhase, ProgramRunner};
 pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
 pub use run_program::{
-    HostGroup, RUN_PROGRAM, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup,
+    HostGroup, RUN_PROGRAM, RunNews, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup,
     register_run_program,
 };
 pub use run_request::command_time;

@@ -98,8 +98,8 @@ pub(crate) enum SpawnerReply {
     Created,
     /// With the user namespace.
     Mapped,
-    /// The program runs, with this isolation. With the upper directory if that is in memory, or the master of the
-    /// program's terminal if it has one.
+    /// The program runs, with this isolation. With the upper directory if that is in memory; for a wrapped program, with
+    /// the root of the workspace's overlay, the configuration of that mount, and the master of the terminal if there is one.
     Started {
         proc: bool,
     },

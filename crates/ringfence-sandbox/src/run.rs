@@ -17,6 +17,7 @@ use crate::bwrap::JailBackend;
 use crate::cgroup::RunCgroup;
 use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::mounted_overlay::MountedOverlay;
 use crate::output::HeadTailBuffer;
 use crate::protocol::{HostCommand, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
 use crate::spawner_handle::JailLease;
@@ -177,7 +178,13 @@ impl<'a> ProgramRun<'a> {
         watched.extend(self.streams.iter().filter_map(|tap| Some(PollFd::new(tap.pipe.as_ref()?, PollFlags::IN))));
         let left = self.job.limits.wall.saturating_sub(self.started_at.elapsed());
         let left = if self.kill_reason.is_some() { POLL_INTERVAL } else { left.min(POLL_INTERVAL) };
+        let wake_source = self.observer.wake_source();
+        watched.extend(wake_source.as_ref().map(|source| PollFd::new(&**source, PollFlags::IN)));
         let _ = poll(&mut watched, Some(&Timespec::try_from(left).unwrap_or_default()));
+        let is_woken = watched.last().is_some_and(|last| !last.revents().is_empty());
+        if wake_source.is_some() && is_woken {
+            self.observer.on_wake();
+        }
     }
 
     /// Takes what was printed, as long as there is something at once.
@@ -250,11 +257,11 @@ impl<'a> ProgramRun<'a> {
         if bytes.is_empty() {
             return self.await_jail_exit().map(Some);
         }
-        let descriptor = descriptors.into_iter().next();
+        let mut descriptors = descriptors.into_iter();
         match SpawnerReply::decode(bytes).map_err(|_| JailError::UnexpectedExit("the jail"))? {
-            SpawnerReply::Created => self.jail_pidfd = descriptor,
+            SpawnerReply::Created => self.jail_pidfd = descriptors.next(),
             SpawnerReply::Started { proc } => {
-                self.take_started(descriptor)?;
+                self.take_started(descriptors)?;
                 self.isolation = REQUIRED_ISOLATION.to_vec();
                 self.isolation.push(match self.backend {
                     JailBackend::Native => Isolation::Overlay,
@@ -282,15 +289,18 @@ impl<'a> ProgramRun<'a> {
         Ok(None)
     }
 
-    /// Takes what came with the start: the upper directory, or the master of a terminal.
-    fn take_started(&mut self, descriptor: Option<OwnedFd>) -> Result<(), JailError> {
+    /// Takes what came with the start: the upper directory, or the overlay on the workspace and the master of a terminal.
+    fn take_started(&mut self, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), JailError> {
         let Some(wrapped) = self.job.wrapped else {
-            self.upper = descriptor;
+            self.upper = descriptors.next();
             return Ok(());
         };
+        if let (Some(root), Some(configuration)) = (descriptors.next(), descriptors.next()) {
+            self.observer.on_mounted(MountedOverlay::new(root, configuration));
+        }
         let upper = wrapped.workspace_layer.upper.try_clone();
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
-        if let Some((terminal, master)) = self.terminal().zip(descriptor) {
+        if let Some((terminal, master)) = self.terminal().zip(descriptors.next()) {
             terminal.relay.on_opened(master);
         }
         Ok(())

@@ -26,10 +26,12 @@ use serde::{Deserialize, Serialize};
 use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
+use crate::mounted_overlay::MountedOverlay;
 use crate::program_runner::{ProgramRunner, tool_error};
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
+use crate::workspace_follower::WorkspaceFollower;
 use crate::wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// Name of the tool, for rules.
@@ -66,6 +68,14 @@ pub struct WrappedRunSetup {
     pub is_running: Arc<AtomicBool>,
     /// Signals of the person for the program.
     pub signals: Arc<dyn SignalSource>,
+    /// News for the person while the program runs.
+    pub news: Arc<dyn RunNews>,
+}
+
+/// News for the person while a wrapped program runs.
+pub trait RunNews: Send + Sync + std::fmt::Debug {
+    /// One line, in plain text.
+    fn tell(&self, line: &str);
 }
 
 /// Hosts that are named as one, such as those of a package registry.
@@ -254,7 +264,8 @@ impl RunProgramTool {
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
         let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
         let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes).with_caches(caches);
-        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, setup, disk: &disk };
+        let lower = WorkspaceFollower::new(&*layer, &*setup.news, cx);
+        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, setup, disk: &disk, lower };
         let (is_over, over) = channel();
         let ended = std::thread::scope(|scope| {
             let bound = &disk;
@@ -268,6 +279,8 @@ impl RunProgramTool {
             observer.connections.finish(channel);
         }
         let is_full = disk.is_exceeded();
+        // With it goes the last descriptor of the overlay, whose directories are read now.
+        drop(observer);
         drop(job);
         let ended = match ended {
             Ok(ended) => ended,
@@ -316,6 +329,7 @@ struct WrappedObserver<'a> {
     connections: ConnectionDecider<'a>,
     setup: &'a WrappedRunSetup,
     disk: &'a LayerDiskBound<'a>,
+    lower: WorkspaceFollower<'a>,
 }
 
 impl ProgramObserver for WrappedObserver<'_> {
@@ -329,10 +343,23 @@ impl ProgramObserver for WrappedObserver<'_> {
         if let Some(channel) = self.egress {
             self.connections.poll(channel);
         }
+        self.lower.update();
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
     }
 
     fn signal(&self) -> Option<i32> {
         self.setup.signals.next_signal()
+    }
+
+    fn on_mounted(&self, mount: MountedOverlay) {
+        self.lower.start(mount);
+    }
+
+    fn wake_source(&self) -> Option<Arc<OwnedFd>> {
+        self.lower.wake_source()
+    }
+
+    fn on_wake(&self) {
+        self.lower.wake();
     }
 }

@@ -8,11 +8,12 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, readlinkat, statat, symlinkat};
 use rustix::io::Errno;
+use rustix::mount::{FsPickFlags, fspick};
 
 use crate::jail::JailRoot;
 use crate::mount_points::{find_beneath, find_in, make_directory_beneath, make_directory_in, make_file_beneath};
@@ -27,7 +28,7 @@ pub(crate) fn mount_place(
     wrapped: &WrappedSpec,
     shown: &[OwnedFd],
     jail: &JailRoot,
-) -> Result<(), SetupError> {
+) -> Result<WorkspaceOverlay, SetupError> {
     let malformed = || SetupStep::Order.failed::<Errno>()(Errno::BADMSG);
     let (Some(workspace), Some(directories)) = (shown.first(), shown.get(spec.mounts.len()..spec.directory_count()))
     else {
@@ -59,7 +60,27 @@ pub(crate) fn mount_place(
     place.attach_toolchains(&home, &toolchains);
     place.attach_caches(&home, &caches);
     finish_workspace(spec)?;
-    place.place_files(&home)
+    place.place_files(&home)?;
+    WorkspaceOverlay::of(workspace).map_err(SetupStep::Layer.failed())
+}
+
+/// The overlay on the workspace, for the host: its root, and what reconfigures its mount.
+#[derive(Debug)]
+pub(crate) struct WorkspaceOverlay {
+    root: OwnedFd,
+    configuration: OwnedFd,
+}
+
+impl WorkspaceOverlay {
+    fn of(root: OwnedFd) -> Result<Self, Errno> {
+        let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+        let configuration = fspick(&root, "", flags)?;
+        Ok(Self { root, configuration })
+    }
+
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.root.as_fd(), self.configuration.as_fd()]
+    }
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

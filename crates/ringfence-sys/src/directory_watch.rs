@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -45,7 +46,7 @@ const LEAST_USER_WATCHES: usize = 8192;
 /// Watched directories, and the queue of their reports.
 #[derive(Debug)]
 pub struct DirectoryWatch {
-    queue: OwnedFd,
+    queue: Arc<OwnedFd>,
     scope: WatchScope,
     most: usize,
     watched: HashSet<WatchId>,
@@ -67,8 +68,18 @@ pub enum WatchReports {
 impl DirectoryWatch {
     /// Watches nothing yet. Fails where the user has too many instances.
     pub fn new(scope: WatchScope) -> Result<Self, Errno> {
+        Self::with_limit(scope, user_watches() / SHARE_OF_USER)
+    }
+
+    /// The same with another limit on the watches.
+    pub fn with_limit(scope: WatchScope, most: usize) -> Result<Self, Errno> {
         let queue = retry_on_intr(|| inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK))?;
-        Ok(Self { queue, scope, most: user_watches() / SHARE_OF_USER, watched: HashSet::new() })
+        Ok(Self { queue: Arc::new(queue), scope, most, watched: HashSet::new() })
+    }
+
+    /// Readable when there is a report.
+    pub fn queue(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.queue)
     }
 
     /// Watches a directory from now on. A directory that is watched already keeps its ID. `NOSPC` beyond the share of the
@@ -80,7 +91,7 @@ impl DirectoryWatch {
             WatchScope::Entries => REPORTED,
             WatchScope::Contents => REPORTED.union(WatchFlags::MODIFY),
         };
-        let id = WatchId(retry_on_intr(|| inotify::add_watch(&self.queue, &*path, reported))?);
+        let id = WatchId(retry_on_intr(|| inotify::add_watch(&*self.queue, &*path, reported))?);
         if self.watched.insert(id) && self.watched.len() > self.most {
             self.remove(id);
             return Err(Errno::NOSPC);
@@ -92,14 +103,14 @@ impl DirectoryWatch {
     pub fn remove(&mut self, id: WatchId) {
         if self.watched.remove(&id) {
             // A directory that was removed is not watched any more.
-            let _ = retry_on_intr(|| inotify::remove_watch(&self.queue, id.0));
+            let _ = retry_on_intr(|| inotify::remove_watch(&*self.queue, id.0));
         }
     }
 
     /// Reads every queued report, without waiting for one.
     pub fn read(&mut self) -> Result<WatchReports, Errno> {
         let mut buffer = vec![MaybeUninit::uninit(); 64 << 10];
-        let mut reader = inotify::Reader::new(&self.queue, &mut buffer);
+        let mut reader = inotify::Reader::new(&*self.queue, &mut buffer);
         let (mut entries, mut lost) = (Vec::new(), false);
         loop {
             let event = match reader.next() {

@@ -482,6 +482,7 @@ fn new_records_have_the_current_vocabulary() {
     for event in [
         AuditEvent::Connection { refused: None, approved: None },
         AuditEvent::ChangesDiscarded { error: &error },
+        AuditEvent::LayerConflict { error: &error },
         AuditEvent::UnlistedConnections { made: 2, refused: 1 },
     ] {
         record(&log, "1", &[], event);

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
+use crate::overlay::lower_sync::stat_version;
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
 use crate::read::content::hash_up_to;
@@ -32,8 +33,19 @@ pub(super) struct OverlayBaseline {
     /// In nanoseconds since 1970.
     pub(super) started: i128,
     pub(super) accepted: AcceptedVersions,
+    /// Versions that others made while the program ran and that it found, by path.
+    pub(super) synced: BTreeMap<Vec<u8>, String>,
+    /// Secrets that were hidden from the program by a deletion.
+    pub(super) hidden: BTreeSet<Vec<u8>>,
     /// Most bytes of new contents, where that is not the limit of the call.
     pub(super) most_bytes: Option<u64>,
+}
+
+impl OverlayBaseline {
+    /// Whether an entry is as the program found it, although others changed it since the start.
+    pub(super) fn is_synced(&self, path: &[u8], stat: &FileStat) -> bool {
+        self.synced.get(path).is_some_and(|version| *version == stat_version(stat))
+    }
 }
 
 /// Versions by path.
@@ -155,7 +167,7 @@ impl ChangeSet {
         &self,
         accepted: &mut AcceptedVersions,
         kept: &[&OverlayChange],
-        started: i128,
+        baseline: &OverlayBaseline,
         cx: &CallContext<'_>,
     ) -> Result<(), ToolError> {
         for item in kept {
@@ -182,7 +194,7 @@ impl ChangeSet {
             }
         }
         for (path, items) in directories {
-            self.accept_directory(accepted, path, &items, started, cx)?;
+            self.accept_directory(accepted, path, &items, baseline, cx)?;
         }
         Ok(())
     }
@@ -207,7 +219,7 @@ impl ChangeSet {
         accepted: &mut AcceptedVersions,
         path: &[u8],
         items: &[&OverlayChange],
-        started: i128,
+        baseline: &OverlayBaseline,
         cx: &CallContext<'_>,
     ) -> Result<(), ToolError> {
         let shown = display_path(&self.mount, path);
@@ -215,7 +227,8 @@ impl ChangeSet {
         let found = FileStat::from_stat(&fstat(&directory).map_err(|errno| errno_error(errno, &shown))?);
         let before = DirectoryVersion::read(directory.as_fd(), &shown, cx)?;
         // Of a directory that others changed since the start, no version is accepted.
-        if found.changed >= started && !accepted.contains_version(path, &before) {
+        let is_synced = baseline.is_synced(path, &found);
+        if found.changed >= baseline.started && !is_synced && !accepted.contains_version(path, &before) {
             return Ok(());
         }
         let mut after = before.clone();

@@ -21,7 +21,7 @@ use crate::path::name::{escape, is_reserved, may_create};
 use crate::path::relative::split;
 use crate::read::content::hash_up_to;
 use crate::read::digest::Digest;
-use crate::root::walk::{TempVisibility, read_directory};
+use crate::root::walk::{TempVisibility, TreeWalk, WalkStep, read_directory};
 use crate::root::{open_no_follow, reopen_for_listing as listing_of, stat};
 use crate::sys::errno::errno_error;
 use crate::sys::file_ref::FileRef;
@@ -247,6 +247,7 @@ impl OverlayComparer<'_> {
         let hidden = below == LowerVisibility::Hidden && stamp.changed >= started;
         if !path.is_empty()
             && (moved || hidden)
+            && !self.baseline.is_synced(path, &stamp)
             && !self.baseline.accepted.contains_directory((path, directory), &name, self.cx)?
         {
             self.found.stale.insert(path.to_vec());
@@ -332,6 +333,8 @@ impl OverlayComparer<'_> {
         }
         match (entry.kind, lower.zip(was)) {
             (UpperEntryKind::Whiteout, None) => Ok(()),
+            // The host made it.
+            (UpperEntryKind::Whiteout, Some(_)) if self.baseline.hidden.contains(&path) => Ok(()),
             (UpperEntryKind::Whiteout, Some((lower, was))) => self.remove(lower, &path, &was),
             (UpperEntryKind::Special, _) => {
                 Err(refusal_error(&name, &format!("is {}, which cannot be committed", entry.stat.kind.with_article())))
@@ -420,7 +423,10 @@ impl OverlayComparer<'_> {
             // removed it.
             let above = FileStat::from_stat(&fstat(lower).map_err(|errno| errno_error(errno, &name))?);
             let is_accepted = || self.baseline.accepted.contains_directory((&directory.path, lower), &name, self.cx);
-            if above.modified >= self.baseline.started && !is_accepted()? {
+            if above.modified >= self.baseline.started
+                && !self.baseline.is_synced(&directory.path, &above)
+                && !is_accepted()?
+            {
                 self.found.stale.insert(path.clone());
             }
         }
@@ -437,6 +443,33 @@ impl OverlayComparer<'_> {
         let Ok(fd) = self.mount.open_at(lower, name, OFlags::RDONLY) else { return false };
         let is_it = fstat(&fd).is_ok_and(|stat| FileStat::from_stat(&stat) == *was);
         is_it && hash_up_to(fd.as_fd(), was.size, "", self.cx).is_ok_and(|old| old == digest)
+    }
+
+    /// Whether an entry, and everything below it that is newer than the start, has the version that the program found.
+    fn is_synced(&self, path: &[u8], stamp: &FileStat) -> Result<bool, ToolError> {
+        let is_found =
+            |path: &[u8], stat: &FileStat| stat.changed < self.baseline.started || self.baseline.is_synced(path, stat);
+        if !is_found(path, stamp) || self.baseline.synced.is_empty() {
+            return Ok(false);
+        }
+        if stamp.kind != FileKind::Directory {
+            return Ok(true);
+        }
+        let name = display_path(self.mount, path);
+        let Some(start) = open_no_follow(self.mount, path) else { return Ok(false) };
+        let Ok(start) = listing_of(start.as_fd()) else { return Ok(false) };
+        let mut walk = TreeWalk::with_temp_visibility(TempVisibility::Hidden, self.mount, start, &name, self.cx)?;
+        while let Some(step) = walk.next()? {
+            let WalkStep::Entry(entry) = step else { continue };
+            let Some(stat) = walk.stat(&entry)? else { return Ok(false) };
+            if !is_found(&join_path(path, &walk.path_of(&entry.name)), &stat) {
+                return Ok(false);
+            }
+            if stat.kind == FileKind::Directory && walk.descend(&entry)?.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether an entry has a version that a keep of this layer found or left. `newest` is the time of what is in a directory.
@@ -506,7 +539,10 @@ impl OverlayComparer<'_> {
             _ => None,
         };
         let newest = stamp.changed.max(inside);
-        if newest >= self.baseline.started && !self.is_accepted(lower, path, stamp, inside)? {
+        if newest >= self.baseline.started
+            && !self.is_synced(path, stamp)?
+            && !self.is_accepted(lower, path, stamp, inside)?
+        {
             self.found.stale.insert(path.to_vec());
         }
         Ok(OverlayLowerState { stat: *stamp, sensitivity, tree })

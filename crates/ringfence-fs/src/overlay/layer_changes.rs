@@ -20,12 +20,7 @@ use crate::overlay::upper::UpperLayer;
 impl HeldLayer {
     /// The changes that are still in the layer.
     pub(super) fn changes(&mut self, mount: &Arc<Mount>, cx: &CallContext<'_>) -> Result<ChangeSet, ToolError> {
-        let baseline = OverlayBaseline {
-            started: self.started(),
-            accepted: self.record.accepted(),
-            // A whole agent ran here, and the time of the call is the limit.
-            most_bytes: Some(u64::MAX),
-        };
+        let baseline = self.baseline();
         let upper = UpperLayer::with_closed_modes(self.upper()?, self.record.closed_modes());
         let masked = MaskedPaths::from_paths(self.record.masked());
         let mut changes = ChangeSet::compare(mount, upper, masked, &baseline, cx)?;
@@ -36,8 +31,16 @@ impl HeldLayer {
         Ok(changes)
     }
 
-    pub(super) fn started(&self) -> i128 {
-        i128::from(self.record.started)
+    /// What the layer is compared with.
+    pub(super) fn baseline(&self) -> OverlayBaseline {
+        OverlayBaseline {
+            started: i128::from(self.record.started),
+            accepted: self.record.accepted(),
+            synced: self.record.synced(),
+            hidden: self.record.hidden(),
+            // A whole agent ran here, and the time of the call is the limit.
+            most_bytes: Some(u64::MAX),
+        }
     }
 }
 

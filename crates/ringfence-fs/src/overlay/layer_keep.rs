@@ -390,10 +390,10 @@ impl LayerKeep {
     /// Makes the change, and takes what was kept out of the layer.
     pub(crate) fn run(self, ticket: &Ticket<'_>) -> Result<LayerKeepOutcome, ToolError> {
         let cx = ticket.context();
-        let started = self.layer.started();
+        let baseline = self.layer.baseline();
         let kept: Vec<&OverlayChange> = self.changes.items.iter().filter(|item| self.is_kept(item)).collect();
         let mut accepted = self.layer.record.accepted();
-        self.changes.accept_keep(&mut accepted, &kept, started, cx)?;
+        self.changes.accept_keep(&mut accepted, &kept, &baseline, cx)?;
         let listed: Vec<SettledItem> = kept.iter().map(|item| self.settled_item(item)).collect();
         let total = (self.changes.items.len() + self.changes.rejected.len()) as u64;
         let Self { store, mut layer, changes, mut along, mut refused, .. } = self;

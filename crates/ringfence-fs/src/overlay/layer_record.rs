@@ -31,6 +31,9 @@ const RECORD_VERSION: u32 = 1;
 /// A longer record is not read.
 const LONGEST_RECORD: u64 = 64 << 20;
 
+/// Conflicts that are recorded while a program runs. All of them are found at its end.
+const MOST_RUNNING_CONFLICTS: usize = 1000;
+
 /// The description of a layer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -58,6 +61,15 @@ pub(super) struct LayerRecord {
     /// Digests by escaped path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     accepted: BTreeMap<String, BTreeSet<String>>,
+    /// Versions of entries that others made while the program ran, and that it found, by escaped path.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    synced: BTreeMap<String, String>,
+    /// Secrets that came while the program ran, and were hidden from it, escaped. They are among `masked` too.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    hidden: BTreeSet<String>,
+    /// Conflicts that were found while the program runs, escaped.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) running_conflicts: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     closed_modes: BTreeMap<String, u32>,
 }
@@ -96,6 +108,31 @@ impl LayerRecord {
 
     pub(super) fn set_accepted(&mut self, accepted: &AcceptedVersions) {
         self.accepted = accepted.to_stored();
+    }
+
+    pub(super) fn synced(&self) -> BTreeMap<Vec<u8>, String> {
+        self.synced.iter().map(|(path, version)| (unescape(path), version.clone())).collect()
+    }
+
+    pub(super) fn set_synced(&mut self, versions: impl Iterator<Item = (Vec<u8>, String)>) {
+        self.synced = versions.map(|(path, version)| (escape(&path), version)).collect();
+    }
+
+    /// Secrets that were removed from the program's view by a deletion.
+    pub(super) fn hidden(&self) -> BTreeSet<Vec<u8>> {
+        self.hidden.iter().map(|path| unescape(path)).collect()
+    }
+
+    pub(super) fn add_hidden(&mut self, path: &[u8]) {
+        if self.hidden.insert(escape(path)) {
+            self.masked.push(escape(path));
+        }
+    }
+
+    pub(super) fn add_conflict(&mut self, path: &[u8]) {
+        if self.running_conflicts.len() < MOST_RUNNING_CONFLICTS {
+            self.running_conflicts.insert(escape(path));
+        }
     }
 
     pub(super) fn closed_modes(&self) -> ClosedModes {

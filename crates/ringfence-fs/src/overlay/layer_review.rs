@@ -61,6 +61,9 @@ pub(crate) struct ListedLayerEntry {
     /// Counts as of the end or of the last keep; absent while the program runs and after an interruption.
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<ListedLayerCounts>,
+    /// Paths that others changed too, as far as they were found while the program runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    running_conflicts: Vec<String>,
 }
 
 /// Changes in a layer, each path once.
@@ -260,6 +263,7 @@ impl ListedLayerEntry {
                 deleted: counts.deleted,
                 conflicts: counts.conflicts,
             }),
+            running_conflicts: record.running_conflicts.iter().cloned().collect(),
         }
     }
 }

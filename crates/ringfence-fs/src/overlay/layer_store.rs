@@ -12,9 +12,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
-    CallContext, ErrorKind, LayerDescription, LayerSummary, OverlayDirectories, ToolError, WorkspaceLayer,
-    WorkspaceView,
+    CallContext, ErrorKind, LayerDescription, LayerSummary, LowerSync, OverlayDirectories, OverlayMount, ToolError,
+    WorkspaceLayer, WorkspaceView,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -24,11 +25,15 @@ use crate::overlay::kept_directory::KeptDirectory;
 use crate::overlay::layer_cache::{CACHES, create_caches};
 use crate::overlay::layer_home::{HOMES, LayerHome, create_home};
 use crate::overlay::layer_record::{LayerCounts, LayerEndRecord, LayerRecord};
+use crate::overlay::lower_sync::{SyncedLayer, WatchedLowerSync};
 use crate::overlay::started_nanos;
 use crate::overlay::store_directory::{
     LOCK, UPPER, WORK, errno_store_error, has_name, is_locked, now_nanos, open_checked, store_error,
 };
 use crate::overlay::tree_removal::remove_tree;
+use crate::overlay::upper_cover::{UpperCover, UpperTree};
+use crate::overlay::view::MountView;
+use crate::overlay::watched_masks::WatchedMasks;
 use crate::path::name::escape;
 use crate::root::path_of;
 use crate::root::{rename_noreplace, stat};
@@ -160,7 +165,8 @@ impl LayerStore {
                 return Err(ToolError::new(ErrorKind::Conflict, message).hint("try again"));
             }
             Err(Errno::AGAIN) => {
-                let message = format!("the program of the layer `{id}` is still running");
+                let conflicts = running_conflicts_text(&record);
+                let message = format!("the program of the layer `{id}` is still running{conflicts}");
                 return Err(ToolError::new(ErrorKind::Conflict, message).hint("wait until it has ended"));
             }
             Err(errno) => return Err(errno_store_error(errno)),
@@ -210,11 +216,12 @@ impl LayerStore {
     /// Makes a layer for a program that starts now.
     pub(super) fn create(
         &self,
-        mount: &Arc<Mount>,
+        exposed: &MountView,
         view: &WorkspaceView,
         about: &LayerDescription,
         cx: &CallContext<'_>,
     ) -> Result<Box<dyn WorkspaceLayer>, ToolError> {
+        let mount = &exposed.mount;
         let workspace = workspace_id(mount);
         let home = create_home(&self.open(HOMES)?, &workspace, about, cx)?;
         let caches = match about.caches.is_empty() {
@@ -244,12 +251,15 @@ impl LayerStore {
         fsync(&layers).map_err(errno_store_error)?;
         let workspace = OverlayDirectories { upper, work };
         let store = self.clone();
+        let masks = if exposed.is_followed() { exposed.take_masks() } else { None };
+        let synced = SyncedLayer { record: Mutex::new(record), directory, synced: Mutex::default() };
         Ok(Box::new(RunningLayer {
             store,
             mount: Arc::clone(mount),
             id,
-            record,
-            directory,
+            layer: Arc::new(synced),
+            is_followed: exposed.is_followed(),
+            masks: Mutex::new(masks),
             workspace,
             home,
             caches,
@@ -279,8 +289,10 @@ struct RunningLayer {
     store: LayerStore,
     mount: Arc<Mount>,
     id: String,
-    record: LayerRecord,
-    directory: OwnedFd,
+    layer: Arc<SyncedLayer>,
+    is_followed: bool,
+    /// Of the view, until the program runs.
+    masks: Mutex<Option<Box<WatchedMasks>>>,
     workspace: OverlayDirectories,
     home: LayerHome,
     caches: Vec<KeptDirectory>,
@@ -304,8 +316,24 @@ impl WorkspaceLayer for RunningLayer {
         self.caches.iter().map(|cache| &cache.overlay).collect()
     }
 
+    fn follow_lower(&self, mount: Box<dyn OverlayMount>) -> Result<Option<Box<dyn LowerSync>>, ToolError> {
+        if !self.is_followed {
+            return Ok(None);
+        }
+        let upper = self.workspace.upper.try_clone().map_err(|_| errno_store_error(Errno::MFILE))?;
+        let masks = self.masks.lock().take();
+        Ok(Some(Box::new(WatchedLowerSync::new(&self.mount, mount, upper, Arc::clone(&self.layer), masks))))
+    }
+
     fn finish(self: Box<Self>, exit_code: i32, cx: &CallContext<'_>) -> Result<LayerSummary, ToolError> {
-        let Self { store, mount, id, mut record, directory, home, caches, _lock: lock, .. } = *self;
+        let Self { store, mount, id, layer, workspace, home, caches, _lock: lock, .. } = *self;
+        let mut record = layer.record.lock().clone();
+        // A version is of use only where the program changed something.
+        let upper = UpperTree::new(workspace.upper);
+        let versions = std::mem::take(&mut *layer.synced.lock()).versions;
+        record.set_synced(versions.into_iter().filter(|(path, _)| upper.cover(path) != UpperCover::Untouched));
+        record.running_conflicts.clear();
+        let directory = layer.directory.try_clone().map_err(|_| errno_store_error(Errno::MFILE))?;
         std::iter::once(&home.kept).chain(&caches).for_each(KeptDirectory::mark_used);
         record.end = Some(LayerEndRecord { at: now_nanos(), exit_code });
         record.save(&directory).map_err(store_error)?;
@@ -374,6 +402,21 @@ fn is_unfinished(layers: &OwnedFd, id: &str) -> Option<bool> {
     let directory = open_checked(layers, id.as_bytes()).ok()?;
     let has_record = stat(directory.as_fd(), b"about.json").ok()?.is_some();
     Some(!has_record && !is_locked(&directory))
+}
+
+/// Conflicts that were found while the program runs, for a message.
+fn running_conflicts_text(record: &LayerRecord) -> String {
+    const MOST_NAMED: usize = 20;
+    let conflicts = &record.running_conflicts;
+    if conflicts.is_empty() {
+        return String::new();
+    }
+    let named: Vec<String> = conflicts.iter().take(MOST_NAMED).map(|path| format!("`{path}`")).collect();
+    let more = match conflicts.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("; in conflict so far: {}{more}", named.join(", "))
 }
 
 fn record_error(id: &str, error: &io::Error) -> ToolError {

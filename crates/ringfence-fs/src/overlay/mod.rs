@@ -26,6 +26,7 @@ mod layer_keep;
 mod layer_record;
 mod layer_review;
 mod layer_store;
+mod lower_sync;
 mod mask_scan;
 mod masked_paths;
 mod repository_data;
@@ -34,6 +35,7 @@ mod store_directory;
 mod text_hunks;
 mod tree_removal;
 mod upper;
+mod upper_cover;
 mod view;
 mod watched_masks;
 mod worktree_ties;
@@ -66,19 +68,41 @@ use self::masked_paths::MaskedPaths;
 use self::repository_data::RepositoryFindings;
 use self::upper::UpperLayer;
 use self::view::MountView;
+use self::watched_masks::MaskWatches;
 use crate::Fence;
 use crate::mount::Mount;
 use crate::read::digest::Digest;
 use crate::root::path_of;
+use crate::sys::directory_watch::WatchScope;
 
 impl Fence {
     /// A mount as programs work on it, with the others beside it to be read. `None` for the state of a run, which
     /// programs do not see.
     pub fn workspace(&self, alias: &str) -> Option<Arc<dyn Workspace>> {
+        self.workspace_with(alias, MaskWatches { scope: WatchScope::Entries, most: None })
+    }
+}
+
+/// Watches of a workspace whose changes are followed while a program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowedWatches {
+    /// Most directories. By default, a share of the watches that the user has.
+    pub most: Option<usize>,
+}
+
+impl Fence {
+    /// The same for wrapped programs: while one of them runs, changes of others in the mount are followed.
+    pub fn followed_workspace(&self, alias: &str, watches: FollowedWatches) -> Option<Arc<dyn Workspace>> {
+        let watches = MaskWatches { scope: WatchScope::Contents, most: watches.most };
+        self.workspace_with(alias, watches)
+    }
+
+    fn workspace_with(&self, alias: &str, watches: MaskWatches) -> Option<Arc<dyn Workspace>> {
         let others = self.mounts().iter().filter(|mount| mount.run_state.is_none());
         let (mut own, beside): (Vec<_>, Vec<_>) = others.cloned().partition(|mount| &*mount.alias == alias);
         let other_mounts = beside.into_iter().map(MountView::new).collect();
-        Some(Arc::new(OverlayWorkspace { own: MountView::new(own.pop()?), other_mounts, layers: self.layers() }))
+        let own = MountView::with_watches(own.pop()?, watches);
+        Some(Arc::new(OverlayWorkspace { own, other_mounts, layers: self.layers() }))
     }
 }
 
@@ -146,7 +170,7 @@ impl Workspace for OverlayWorkspace {
         about: &LayerDescription,
         cx: &CallContext<'_>,
     ) -> Result<Box<dyn WorkspaceLayer>, ToolError> {
-        self.layers.create(&self.own.mount, view, about, cx)
+        self.layers.create(&self.own, view, about, cx)
     }
 }
 

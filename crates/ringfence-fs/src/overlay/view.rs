@@ -18,9 +18,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::mount::Mount;
 use crate::overlay::mask_scan::ViewMasks;
-use crate::overlay::watched_masks::MaskCache;
+use crate::overlay::watched_masks::{MaskCache, MaskWatches, WatchedMasks};
 use crate::path::name::escape;
 use crate::root::path_of;
+use crate::sys::directory_watch::WatchScope;
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::FileStat;
@@ -38,7 +39,22 @@ pub(super) struct MountView {
 
 impl MountView {
     pub(super) fn new(mount: Arc<Mount>) -> Self {
-        Self { mount, masks: MaskCache::default() }
+        Self::with_watches(mount, MaskWatches { scope: WatchScope::Entries, most: None })
+    }
+
+    /// The same with watches of another scope, for a program during which they are read.
+    pub(super) fn with_watches(mount: Arc<Mount>, watches: MaskWatches) -> Self {
+        Self { mount, masks: MaskCache::new(watches) }
+    }
+
+    /// Whether changes are followed while a program runs.
+    pub(super) fn is_followed(&self) -> bool {
+        self.masks.watches().scope == WatchScope::Contents
+    }
+
+    /// The masks of the last view with their watches, if everything is watched.
+    pub(super) fn take_masks(&self) -> Option<Box<WatchedMasks>> {
+        self.masks.take()
     }
 
     /// The mount as a program may see it now.

@@ -7,9 +7,9 @@
 //!
 //! Not here: what is masked (`mask_scan.rs`).
 
-use std::collections::HashSet;
-use std::os::fd::AsFd as _;
-use std::sync::Mutex;
+use std::collections::{BTreeSet, HashSet};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex};
 
 use ringfence_kernel::{CallContext, ToolError};
 
@@ -30,8 +30,19 @@ const MOST_ROUNDS: usize = 8;
 const MOST_SEARCHES: usize = 3;
 
 /// The masks of a mount, as far as they are known.
-#[derive(Debug, Default)]
-pub(super) struct MaskCache(Mutex<CacheState>);
+#[derive(Debug)]
+pub(super) struct MaskCache {
+    watches: MaskWatches,
+    state: Mutex<CacheState>,
+}
+
+/// What is watched to keep masks up to date.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MaskWatches {
+    pub(super) scope: WatchScope,
+    /// Most directories, where that is not the share of the user's watches.
+    pub(super) most: Option<usize>,
+}
 
 #[derive(Debug, Default)]
 enum CacheState {
@@ -44,7 +55,8 @@ enum CacheState {
 
 /// The masks of a mount, and the watches that report what may change them.
 #[derive(Debug)]
-struct WatchedMasks {
+pub(super) struct WatchedMasks {
+    watches: MaskWatches,
     conditions: TreeConditions,
     masks: ViewMasks,
     directories: WatchedDirectories,
@@ -54,12 +66,28 @@ struct WatchedMasks {
 
 /// Whether masks are up to date, or everything has to be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MaskUpdate {
+pub(super) enum MaskUpdate {
     Complete,
     SearchAll,
 }
 
 impl MaskCache {
+    pub(super) fn new(watches: MaskWatches) -> Self {
+        Self { watches, state: Mutex::default() }
+    }
+
+    pub(super) fn watches(&self) -> MaskWatches {
+        self.watches
+    }
+
+    /// The masks with their watches, if there are some. They are not kept here any more.
+    pub(super) fn take(&self) -> Option<Box<WatchedMasks>> {
+        match std::mem::take(&mut *self.state.lock().ok()?) {
+            CacheState::Watched(watched) => Some(watched),
+            CacheState::Empty | CacheState::Unwatchable => None,
+        }
+    }
+
     /// Calls `use_masks` with the masks of the mount as of now. `root` is the path of the mount on the host.
     pub(super) fn with_masks<T>(
         &self,
@@ -69,7 +97,7 @@ impl MaskCache {
         use_masks: impl FnOnce(&ViewMasks) -> T,
     ) -> Result<T, ToolError> {
         // Another program may be starting now. It is not waited for.
-        if let Ok(mut state) = self.0.try_lock()
+        if let Ok(mut state) = self.state.try_lock()
             && let Some(conditions) = TreeConditions::now(mount, root, cx)
             && !matches!(*state, CacheState::Unwatchable)
         {
@@ -84,7 +112,7 @@ impl MaskCache {
             };
             let found = match updated {
                 Some(updated) => CacheState::Watched(updated),
-                None => WatchedMasks::search(mount, &conditions, cx)?,
+                None => WatchedMasks::search(mount, self.watches, &conditions, cx)?,
             };
             let CacheState::Watched(found) = found else {
                 *state = found;
@@ -104,9 +132,18 @@ impl MaskCache {
 impl WatchedMasks {
     /// Searches everything. `Unwatchable` where a directory cannot be watched, and `Empty` where reports are lost again and
     /// again.
-    fn search(mount: &Mount, conditions: &TreeConditions, cx: &CallContext<'_>) -> Result<CacheState, ToolError> {
+    fn search(
+        mount: &Mount,
+        watches: MaskWatches,
+        conditions: &TreeConditions,
+        cx: &CallContext<'_>,
+    ) -> Result<CacheState, ToolError> {
         for _ in 0..MOST_SEARCHES {
-            let Ok(mut directories) = WatchedDirectories::new(WatchScope::Entries) else {
+            let directories = match watches.most {
+                Some(most) => WatchedDirectories::with_limit(watches.scope, most),
+                None => WatchedDirectories::new(watches.scope),
+            };
+            let Ok(mut directories) = directories else {
                 return Ok(CacheState::Unwatchable);
             };
             let mut masks = ViewMasks::default();
@@ -114,7 +151,7 @@ impl WatchedMasks {
             if !directories.is_complete() {
                 return Ok(CacheState::Unwatchable);
             }
-            let mut found = Self { conditions: conditions.clone(), masks, directories, known };
+            let mut found = Self { watches, conditions: conditions.clone(), masks, directories, known };
             // What happened during the search was reported.
             if found.update(mount, cx)? == MaskUpdate::Complete {
                 return Ok(CacheState::Watched(Box::new(found)));
@@ -123,14 +160,52 @@ impl WatchedMasks {
         Ok(CacheState::Empty)
     }
 
+    /// The same search again. `None` where not everything can be watched.
+    pub(super) fn search_again(&self, mount: &Mount, cx: &CallContext<'_>) -> Result<Option<Box<Self>>, ToolError> {
+        match Self::search(mount, self.watches, &self.conditions, cx)? {
+            CacheState::Watched(found) => Ok(Some(found)),
+            CacheState::Empty | CacheState::Unwatchable => Ok(None),
+        }
+    }
+
+    /// Readable when an entry was reported.
+    pub(super) fn queue(&self) -> Arc<OwnedFd> {
+        self.directories.queue()
+    }
+
+    /// The entries that were reported since. Nothing if they cannot all be told. They are for `update_entries`.
+    pub(super) fn take_reports(&mut self) -> Option<BTreeSet<Vec<u8>>> {
+        self.directories.changed_entries()
+    }
+
+    pub(super) fn masks(&self) -> &ViewMasks {
+        &self.masks
+    }
+
+    pub(super) fn directories(&self) -> &WatchedDirectories {
+        &self.directories
+    }
+
     /// Looks again at the entries that were reported.
     fn update(&mut self, mount: &Mount, cx: &CallContext<'_>) -> Result<MaskUpdate, ToolError> {
+        self.update_entries(mount, cx, &mut BTreeSet::new())
+    }
+
+    /// The same for entries that were taken, to which those are added that are reported meanwhile.
+    pub(super) fn update_entries(
+        &mut self,
+        mount: &Mount,
+        cx: &CallContext<'_>,
+        taken: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<MaskUpdate, ToolError> {
         let known = mount.sensitive_files.secret_inodes();
         self.masks.has_hard_links = false;
         self.masks.single_names.clear();
         let mut paths = self.masks.volatile.clone();
+        paths.extend(taken.iter().cloned());
         for _ in 0..MOST_ROUNDS {
             let Some(reported) = self.directories.changed_entries() else { return Ok(MaskUpdate::SearchAll) };
+            taken.extend(reported.iter().cloned());
             paths.extend(reported);
             if paths.is_empty() {
                 break;

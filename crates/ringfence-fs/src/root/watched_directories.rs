@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ringfence_kernel::IoMode;
 use rustix::fs::OFlags;
@@ -14,6 +15,8 @@ use crate::root::MountRoot;
 use crate::root::resolver::{LinkPolicy, OpenHow};
 use crate::sys::directory_watch::{DirectoryWatch, WatchId, WatchReports, WatchScope};
 use crate::sys::own_files::SAFE_OPEN;
+use crate::sys::stat::FileStat;
+use crate::sys::syscall::fstat;
 
 /// The directories of a mount that are watched. The root has an empty path.
 #[derive(Debug)]
@@ -21,13 +24,34 @@ pub(crate) struct WatchedDirectories {
     watch: DirectoryWatch,
     ids: BTreeMap<Vec<u8>, WatchId>,
     paths: HashMap<WatchId, Vec<u8>>,
+    /// Permissions of the directories when they were added.
+    modes: HashMap<WatchId, u32>,
     /// The first failure to watch a directory: changes in that one are not reported.
     failure: Option<Errno>,
 }
 
 impl WatchedDirectories {
     pub(crate) fn new(scope: WatchScope) -> Result<Self, Errno> {
-        Ok(Self { watch: DirectoryWatch::new(scope)?, ids: BTreeMap::new(), paths: HashMap::new(), failure: None })
+        DirectoryWatch::new(scope).map(Self::of)
+    }
+
+    /// The same with another limit on the watches.
+    pub(crate) fn with_limit(scope: WatchScope, most: usize) -> Result<Self, Errno> {
+        DirectoryWatch::with_limit(scope, most).map(Self::of)
+    }
+
+    fn of(watch: DirectoryWatch) -> Self {
+        Self { watch, ids: BTreeMap::new(), paths: HashMap::new(), modes: HashMap::new(), failure: None }
+    }
+
+    /// Readable when there is a report.
+    pub(crate) fn queue(&self) -> Arc<OwnedFd> {
+        self.watch.queue()
+    }
+
+    /// Permissions of a directory when it was added.
+    pub(crate) fn mode_of(&self, path: &[u8]) -> Option<u32> {
+        self.modes.get(self.ids.get(path)?).copied()
     }
 
     /// Watches a directory from now on.
@@ -39,6 +63,9 @@ impl WatchedDirectories {
                     self.ids.remove(&old);
                 }
                 self.ids.insert(path.to_vec(), id);
+                if let Ok(stat) = fstat(directory) {
+                    self.modes.insert(id, FileStat::from_stat(&stat).mode);
+                }
             }
             Err(errno) => self.failure = self.failure.or(Some(errno)),
         }
@@ -61,6 +88,7 @@ impl WatchedDirectories {
         let gone: Vec<_> = below.chain(std::iter::once(path.to_vec())).collect();
         for id in gone.iter().filter_map(|path| self.ids.remove(path)).collect::<Vec<_>>() {
             self.paths.remove(&id);
+            self.modes.remove(&id);
             self.watch.remove(id);
         }
     }

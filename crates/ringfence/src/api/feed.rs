@@ -220,6 +220,7 @@ impl AuditSink for EventFeed {
             AuditEvent::End { .. } | AuditEvent::Overdue { .. } => None,
             AuditEvent::Connection { .. }
             | AuditEvent::ChangesDiscarded { .. }
+            | AuditEvent::LayerConflict { .. }
             | AuditEvent::UnlistedConnections { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
@@ -242,6 +243,10 @@ impl AuditSink for EventFeed {
             AuditEvent::ChangesDiscarded { error } => {
                 data["error"] = json!(error.kind.code());
                 "discarded"
+            }
+            AuditEvent::LayerConflict { error } => {
+                data["error"] = json!(error.kind.code());
+                "layer-conflict"
             }
             AuditEvent::UnlistedConnections { made, refused } => {
                 data["made"] = json!(made);
@@ -395,6 +400,7 @@ mod tests {
             (AuditEvent::Connection { refused: None, approved: None }, "access"),
             (AuditEvent::UnlistedConnections { made: 1, refused: 2 }, "access-unlisted"),
             (AuditEvent::ChangesDiscarded { error: &error }, "discarded"),
+            (AuditEvent::LayerConflict { error: &error }, "layer-conflict"),
         ] {
             let feed = EventFeed::new();
             let start = feed.last();

@@ -42,6 +42,7 @@ impl AuditSink for CallLog {
             AuditEvent::Begin { .. }
             | AuditEvent::Connection { .. }
             | AuditEvent::ChangesDiscarded { .. }
+            | AuditEvent::LayerConflict { .. }
             | AuditEvent::UnlistedConnections { .. } => {
                 return Ok(());
             }

@@ -26,15 +26,15 @@ use ringfence_crewagent::{
     WorkflowRunLog, WorkflowStart, create_run, run_graph, run_state,
 };
 use ringfence_fs::{
-    Fence, FenceError, FenceOptions, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS, ResolverBackend,
-    StagingMode, WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
+    Fence, FenceError, FenceOptions, FollowedWatches, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS,
+    ResolverBackend, StagingMode, WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
 };
 use ringfence_git::GitSetup;
 use ringfence_kernel::{
     Approval, ApprovalDecision, ApprovalRequest, ApprovalResponse, ApprovalStore as _, Approver, ApproverReply,
     Assurance, AuditSink, Dialect, DuplicateToolError, Egress, Grant, GrantedRules, Host, HostConfig, Policy as _,
     PolicyRule, Principal, ReplyForm, Session, SessionMemory, SessionTaint, StoreError, TaintSet, ToolError,
-    ToolFilter, ToolRegistry, UnknownToolError, UnknownToolsetError, WORKSPACE_MOUNTS,
+    ToolFilter, ToolRegistry, UnknownToolError, UnknownToolsetError, WORKSPACE_MOUNTS, Workspace,
 };
 
 use ringfence_project::ProjectSetup;
@@ -396,7 +396,14 @@ fn build_app_for(
         let hosts = named.map(|host| egress.canonical_host(host));
         session.hosts = hosts.collect::<Result<_, _>>().map_err(AppError::Host)?;
     }
-    if let Some(jail) = jail(&fence, &settings, environment, egress, &commands) {
+    let workspace = match wrapped {
+        Some(_) if settings.wrapped.follow_workspace => {
+            fence.followed_workspace(workspace_alias(&settings), FollowedWatches::default())
+        }
+        _ => fence.workspace(workspace_alias(&settings)),
+    };
+    if let Some(workspace) = workspace {
+        let jail = jail(workspace, &settings, environment, egress, &commands);
         let workspace = Arc::clone(&jail.workspace);
         let runner = Arc::new(ProgramRunner::new(jail));
         ringfence_sandbox::register(&mut registry, Arc::clone(&runner))?;
@@ -573,17 +580,16 @@ fn fence(
 
 /// The jail for programs on the workspace. The first program starts it.
 fn jail(
-    fence: &Fence,
+    workspace: Arc<dyn Workspace>,
     settings: &AppSettings,
     environment: &Environment,
     egress: Arc<dyn Egress>,
     commands: &Arc<CommandSessions>,
-) -> Option<RunCodeSetup> {
+) -> RunCodeSetup {
     let jails = jail_settings(settings, environment);
     let toolchains = jails.toolchains.clone();
-    let workspace = fence.workspace(workspace_alias(settings))?;
     let sessions = Arc::clone(commands);
-    Some(RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress), sessions })
+    RunCodeSetup { workspace, settings: jails, toolchains, egress: Some(egress), sessions }
 }
 
 const fn workspace_alias(settings: &AppSettings) -> &'static str {

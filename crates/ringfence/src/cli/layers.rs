@@ -438,7 +438,10 @@ fn format_layers(value: &Value) -> String {
                 count("deleted"),
                 count("conflicts")
             ),
-            None => String::new(),
+            None => match layer["runningConflicts"].as_array().map_or(0, Vec::len) {
+                0 => String::new(),
+                conflicts => format!("{conflicts} in conflict so far"),
+            },
         };
         format!("{}  {counts}", words.join("  ")).trim_end().to_owned() + "\n"
     };
@@ -468,6 +471,12 @@ mod tests {
         let ended = json!({"layer": "l-1", "state": "ended", "started": "2026-01-01T00:00:00Z", "program": "claude",
             "counts": {"created": 1, "changed": 2, "deleted": 0, "conflicts": 0}});
         let running = json!({"layer": "l-2", "state": "running", "started": "2026-01-01T00:00:00Z", "program": "sh"});
+        let in_conflict = json!({"layer": "l-3", "state": "running", "started": "2026-01-01T00:00:00Z", "program": "sh",
+            "runningConflicts": ["a", "b"]});
+        assert_eq!(
+            format_layers(&json!({"layers": [in_conflict]})),
+            "l-3  running  2026-01-01T00:00:00Z  sh  2 in conflict so far\n"
+        );
         assert_eq!(
             format_layers(&json!({"layers": [ended, running]})),
             "l-1  ended  2026-01-01T00:00:00Z  claude  1 new, 2 changed, 0 deleted, 0 in conflict\n\

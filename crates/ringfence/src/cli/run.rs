@@ -162,6 +162,7 @@ fn follow(run: &WrappedRun) -> Result<ToolReply, CliError> {
     let attached = run.attach_person().map_err(CliError::Output)?;
     let reply = runtime.block_on(run.app.host.call(&run.app.session, run.call(), &CancellationToken::new()));
     drop(attached);
+    run.print_messages();
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
     Ok(reply?)

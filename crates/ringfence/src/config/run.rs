@@ -20,6 +20,7 @@ pub(crate) struct RunConfigSection {
     toolchains: Option<BTreeSet<String>>,
     max_kept_bytes: Option<u64>,
     keep_home: Option<bool>,
+    follow_workspace: Option<bool>,
     max_memory_bytes: Option<u64>,
     max_disk_bytes: Option<u64>,
     max_processes: Option<u64>,
@@ -39,6 +40,8 @@ pub struct WrappedProgramSettings {
     pub kept_bytes: ProgramBound,
     /// Whether files that a profile names go back into the person's home directory.
     pub keep_home: bool,
+    /// Whether changes of others in the workspace are followed while a program runs.
+    pub follow_workspace: bool,
     pub memory_bytes: ProgramBound,
     pub disk_bytes: ProgramBound,
     pub processes: ProgramBound,
@@ -85,6 +88,7 @@ pub(crate) fn merge_run(managed: &RunConfigSection, user: &RunConfigSection) -> 
         toolchains: both(|section| &section.toolchains),
         kept_bytes: bound(|section| section.max_kept_bytes),
         keep_home: managed.keep_home.unwrap_or(true) && user.keep_home.unwrap_or(true),
+        follow_workspace: user.follow_workspace.or(managed.follow_workspace).unwrap_or(true),
         memory_bytes: bound(|section| section.max_memory_bytes),
         disk_bytes: bound(|section| section.max_disk_bytes),
         processes: bound(|section| section.max_processes),

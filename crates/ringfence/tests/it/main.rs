@@ -21,6 +21,7 @@ mod approval_table;
 mod audit;
 mod browser;
 mod cli;
+mod coherence;
 mod commands;
 mod concurrent_processes;
 mod config;

@@ -25,6 +25,7 @@ mod relay_tests;
 pub(crate) mod review;
 pub(crate) mod review_screen;
 mod run_environment;
+mod run_messages;
 mod run_toolchains;
 mod sequence_policy;
 mod terminal_modes;
@@ -58,6 +59,7 @@ use crate::cli::wrapped_run::profile_files::{ProfileError, not_allowed};
 use crate::cli::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
 use crate::cli::wrapped_run::run_environment::{RunEnvironment, kept_home_files, reviewed_home_files};
+use crate::cli::wrapped_run::run_messages::RunMessages;
 use crate::cli::wrapped_run::run_toolchains::RunToolchains;
 use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 use crate::cli::wrapped_run::terminal_relay::{InPlaceApprover, RelaySession};
@@ -168,6 +170,7 @@ pub(crate) struct WrappedRun {
     /// The person's terminal, if the program has one.
     relay: Option<Arc<RelaySession>>,
     signals: Arc<SignalInbox>,
+    messages: Arc<RunMessages>,
 }
 
 impl WrappedRun {
@@ -218,6 +221,7 @@ impl WrappedRun {
             Some(relay) => relay.signals(),
             None => Arc::new(SignalInbox::new().map_err(WrappedRunError::Terminal)?),
         };
+        let messages = Arc::new(RunMessages::new(relay.clone()));
         let arguments = profile.arguments.iter().chain(words.get(1..).unwrap_or_default());
         let command = std::iter::once(location.path.display().to_string()).chain(arguments.cloned());
         let setup = WrappedRunSetup {
@@ -237,6 +241,7 @@ impl WrappedRun {
             io,
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
+            news: Arc::clone(&messages) as _,
         };
         let has_terminal = relay.is_some();
         let asked = relay.clone().filter(|_| !options.raw_terminal);
@@ -246,7 +251,7 @@ impl WrappedRun {
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
-        Ok(Self { app, notes: run.notes, home_keep, relay, signals })
+        Ok(Self { app, notes: run.notes, home_keep, relay, signals, messages })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -257,6 +262,11 @@ impl WrappedRun {
         }
         let signals = SignalThread::start(Arc::clone(&self.signals))?;
         Ok(AttachedPerson { relay: None, _signals: Some(signals) })
+    }
+
+    /// Prints what came up while the program had the terminal. The terminal is restored by now.
+    pub(crate) fn print_messages(&self) {
+        self.messages.print_held();
     }
 
     pub(crate) fn has_terminal(&self) -> bool {

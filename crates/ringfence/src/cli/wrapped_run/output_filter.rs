@@ -88,6 +88,11 @@ impl OutputFilter {
         &self.modes
     }
 
+    /// Whether what was written so far ends outside of a sequence or string, so that a sequence of our own may follow.
+    pub(crate) fn is_between_sequences(&self) -> bool {
+        !matches!(self.state, ParserState::String { stage: StringStage::Passed, .. })
+    }
+
     /// Bytes that wait for their continuation.
     #[cfg(test)]
     pub(crate) fn held_len(&self) -> usize {

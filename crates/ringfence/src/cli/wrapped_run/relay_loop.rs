@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use ringfence_kernel::sanitize_line;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Signal, kill_current_process_group};
@@ -41,6 +42,9 @@ const HUNG_UP_TICK: Duration = Duration::from_millis(50);
 /// Interval at which everything is looked at.
 const TICK: Duration = Duration::from_secs(60);
 
+/// Most characters of a notification.
+const MOST_NOTIFIED: usize = 200;
+
 /// What the relay is asked to do. The answer says that it is done.
 #[derive(Debug)]
 pub(crate) enum RelayCommand {
@@ -48,6 +52,8 @@ pub(crate) enum RelayCommand {
     Pause(Sender<()>),
     /// The question is over.
     Resume,
+    /// Show a notification.
+    Notify(String),
     /// The program was stopped: stop us too. The answer comes when it is to continue.
     Stop(Sender<()>),
     /// The program ended.
@@ -73,6 +79,8 @@ pub(crate) struct RelayLoop {
     pauses: usize,
     /// A stop that came while a question was open.
     deferred_stop: Option<Sender<()>>,
+    /// Sequences of our own that wait until the program is between two of its.
+    notifications: Vec<Vec<u8>>,
     /// When the program's terminal gets its size again.
     repaint: Option<Instant>,
 }
@@ -98,6 +106,7 @@ impl RelayLoop {
             is_master_hung_up: false,
             pauses: 0,
             deferred_stop: None,
+            notifications: Vec::new(),
             repaint: None,
         })
     }
@@ -111,6 +120,7 @@ impl RelayLoop {
                 match command {
                     RelayCommand::Pause(done) => self.pause(&done),
                     RelayCommand::Resume => self.resume()?,
+                    RelayCommand::Notify(text) => self.notifications.push(notification(&text)),
                     RelayCommand::Stop(done) if self.pauses > 0 => self.deferred_stop = Some(done),
                     RelayCommand::Stop(done) => self.stop(&done)?,
                     RelayCommand::Finish => {
@@ -119,9 +129,17 @@ impl RelayLoop {
                     }
                 }
             }
+            self.write_notifications();
             self.take_signals();
             self.wait()?;
             self.copy();
+        }
+    }
+
+    fn write_notifications(&mut self) {
+        let is_between = self.filter.as_ref().is_some_and(OutputFilter::is_between_sequences);
+        if self.pauses == 0 && is_between && !self.is_terminal_gone {
+            self.output.extend(self.notifications.drain(..).flatten());
         }
     }
 
@@ -351,6 +369,12 @@ impl RelayLoop {
         self.flush_output();
         self.terminal.restore();
     }
+}
+
+/// A desktop notification with this text. A terminal that has none ignores it.
+fn notification(text: &str) -> Vec<u8> {
+    let text: String = sanitize_line(text).chars().filter(|c| !c.is_control()).take(MOST_NOTIFIED).collect();
+    format!("\x1b]9;ringfence: {text}\x07").into_bytes()
 }
 
 fn is_temporary(error: &io::Error) -> bool {

@@ -82,6 +82,15 @@ impl RelaySession {
         Some(pause)
     }
 
+    /// Shows a desktop notification, where the terminal has them. The screen of the program stays as it is.
+    pub(crate) fn notify(&self, text: &str) {
+        if let (Some(_), Some(relay)) = (self.filter.filter(|options| options.notifications), &*self.relay.lock()) {
+            // A relay that is over has restored the terminal, and the text is printed.
+            let _ = relay.commands.send(RelayCommand::Notify(text.to_owned()));
+            self.inbox.wake();
+        }
+    }
+
     /// Writes the rest of the output, and restores the terminal.
     pub(crate) fn finish(&self) -> io::Result<()> {
         let running = self.relay.lock().take();

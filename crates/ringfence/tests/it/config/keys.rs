@@ -101,6 +101,7 @@ own_profiles = false
 toolchains = ["rust"]
 max_kept_bytes = 52
 keep_home = false
+follow_workspace = false
 
 [[credentials]]
 name = "far"
@@ -184,7 +185,7 @@ fn every_key_as_json() -> String {
         },
         "run_code": {"waiting_jails": 5, "detect_toolchains": false, "toolchains": ["/opt/go"], "fallback": "none"},
         "run": {"max_memory_bytes": 48, "max_disk_bytes": 49, "max_processes": 50, "max_duration": "51s", "profiles": ["claude"], "own_profiles": false,
-            "toolchains": ["rust"], "max_kept_bytes": 52, "keep_home": false},
+            "toolchains": ["rust"], "max_kept_bytes": 52, "keep_home": false, "follow_workspace": false},
         "credentials": [{"name": "far", "hosts": ["far.example"], "paths": ["/v1/**"], "websocket_paths": ["/v1/live"], "headers": ["x-api-key"],
             "source": ["env:FAR_KEY"], "variable": "FAR_KEY", "also": ["FAR_TOKEN"], "placeholder": "far-"}],
         "project": {"test": "cargo-nextest", "format": "black"},
