@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
@@ -121,6 +122,8 @@ impl<'a> PreparedJail<'a> {
     fn run(&mut self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<SpawnerReply, SetupError> {
         let failed = || SetupStep::Order.failed::<Errno>();
         let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
+        // Before this process moves into another.
+        let network = spec.wrapped.as_ref().map(|_| open_network(&self.root)).transpose()?;
         // Open until this process ends, and the way with it.
         let _way = match spec.egress {
             true => open_egress(descriptors.pop(), Some((&self.root, self.program)))?,
@@ -146,8 +149,10 @@ impl<'a> PreparedJail<'a> {
         };
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
-        let given = self.terminal.as_ref().map(JailTerminal::master).or(upper);
-        let _ = started.send(reply.as_fd(), given.as_slice());
+        let master = self.terminal.as_ref().map(JailTerminal::master);
+        let given: Vec<BorrowedFd<'_>> = network.iter().map(AsFd::as_fd).chain(master).chain(upper).collect();
+        let _ = started.send(reply.as_fd(), &given);
+        drop(network);
         let terminal = self.terminal.take().map(JailTerminal::into_program_side);
         let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
         let processes = if self.root.has_proc {
@@ -171,6 +176,12 @@ impl<'a> PreparedJail<'a> {
             _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
         }
     }
+}
+
+/// The network that this process and its program are in.
+fn open_network(root: &JailRoot) -> Result<OwnedFd, SetupError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(&root.spawner_proc, "self/ns/net", flags, Mode::empty()).map_err(SetupStep::ProgramNetwork.failed())
 }
 
 fn terminal_size(spec: &RunSpec) -> Option<TerminalSize> {

@@ -17,6 +17,7 @@ use crate::environment::RunEnvironmentError;
 use crate::isolation_status::Isolation;
 use crate::limits::JailLimits;
 use crate::output::CapturedOutput;
+use crate::program_network::ProgramNetwork;
 use crate::toolchains::Toolchain;
 use crate::wrapped_environment::WrappedEnvironment;
 
@@ -88,6 +89,9 @@ pub trait ProgramObserver {
 
     /// Whether the program is to be ended. Asked at least every ten milliseconds.
     fn should_stop(&self) -> bool;
+
+    /// A wrapped program runs, in this network.
+    fn on_started(&self, _: ProgramNetwork) {}
 
     /// A signal for the program, once: it goes to its foreground process group. Asked as often as `should_stop`, for a
     /// wrapped program only.
@@ -163,6 +167,9 @@ pub enum JailError {
     /// This machine, or this workspace, cannot be confined.
     #[error("sandbox unavailable: {reason}; {hint}")]
     Unavailable { reason: String, hint: String },
+    /// A port of this machine that cannot be published.
+    #[error("{reason}; {hint}")]
+    Port { reason: String, hint: String },
     #[error("program `{name}` not found in the sandbox")]
     ProgramNotFound { name: String },
     /// A variable that a caller may not set.
@@ -178,6 +185,10 @@ pub enum JailError {
 impl JailError {
     pub(crate) fn unavailable(reason: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unavailable { reason: reason.into(), hint: hint.into() }
+    }
+
+    pub(crate) fn port(reason: String, hint: String) -> Self {
+        Self::Port { reason, hint }
     }
 
     /// For `map_err`: what could not be done.

@@ -88,6 +88,19 @@ pub(crate) enum SpawnerRequest {
     Ping,
     /// A user namespace that maps these to the jail's. With: where to reply.
     MapUser { from: JailUser, to: JailUser },
+    /// Opens something in the network of a running program. With: the reply socket, and the network.
+    OpenInNetwork { handle: NetworkHandle },
+}
+
+/// Something of a network that is used outside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NetworkHandle {
+    /// A TCP socket of IPv4 or IPv6.
+    Ipv4Socket,
+    Ipv6Socket,
+    /// The kernel's table of TCP sockets of IPv4 or IPv6.
+    Ipv4Table,
+    Ipv6Table,
 }
 
 /// To the host, from the spawner or from a jail.
@@ -98,8 +111,8 @@ pub(crate) enum SpawnerReply {
     Created,
     /// With the user namespace.
     Mapped,
-    /// The program runs, with this isolation. With the upper directory if that is in memory, or the master of the
-    /// program's terminal if it has one.
+    /// The program runs, with this isolation. With the upper directory if that is in memory; else with the program's
+    /// network, and the master of its terminal if it has one.
     Started {
         proc: bool,
     },
@@ -112,6 +125,8 @@ pub(crate) enum SpawnerReply {
     },
     ProgramNotFound,
     Failed(SetupError),
+    /// With what was opened.
+    Opened,
 }
 
 /// From the host to the init process of a wrapped program.
@@ -168,6 +183,7 @@ steps! {
     Root = "build its root",
     Loopback = "bring its loopback up",
     Network = "enter the network of the session",
+    ProgramNetwork = "reach the network of its program",
     Hold = "drop its privileges",
     Order = "read its run spec",
     Find = "find a directory of the workspace view",
@@ -606,6 +622,7 @@ mod tests {
             SpawnerRequest::Discard { name: 0 },
             SpawnerRequest::Ping,
             SpawnerRequest::MapUser { from: user, to: user },
+            SpawnerRequest::OpenInNetwork { handle: NetworkHandle::Ipv6Table },
         ];
         for request in requests {
             let bytes = encode(&request).unwrap();
@@ -619,6 +636,7 @@ mod tests {
             SpawnerReply::Started { proc: true },
             SpawnerReply::Stopped,
             SpawnerReply::ProgramNotFound,
+            SpawnerReply::Opened,
         ];
         for status in [ProgramStatus::Exited(3), ProgramStatus::Exited(i32::MIN), ProgramStatus::Killed(9)] {
             for beyond in [None, Some(LimitExceeded::Memory), Some(LimitExceeded::Cpu)] {

@@ -6,6 +6,7 @@
 //! Not here: starting it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,8 +19,9 @@ use crate::cgroup::RunCgroup;
 use crate::isolation_status::Isolation;
 use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::output::HeadTailBuffer;
+use crate::program_network::ProgramNetwork;
 use crate::protocol::{HostCommand, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
-use crate::spawner_handle::JailLease;
+use crate::spawner_handle::{JailLease, SpawnerHandle};
 use crate::sys;
 use crate::wrapped_environment::WrappedTerminal;
 
@@ -58,6 +60,7 @@ pub(crate) struct ProgramRun<'a> {
     started_at: Instant,
     streams: [StreamReader; 2],
     reply_socket: &'a OwnedFd,
+    spawner: &'a Arc<SpawnerHandle>,
     /// The first process of the jail, once we know it.
     jail_pidfd: Option<OwnedFd>,
     upper: Option<OwnedFd>,
@@ -87,7 +90,7 @@ impl<'a> ProgramRun<'a> {
     pub(crate) fn start(
         job: &'a JailJob<'a>,
         watch: &'a dyn ProgramObserver,
-        jail: &'a JailLease,
+        (spawner, jail): (&'a Arc<SpawnerHandle>, &'a JailLease),
         [output, errors]: [Option<OwnedFd>; 2],
     ) -> Result<Self, JailError> {
         let tap = |stream, pipe: Option<OwnedFd>| -> Result<StreamReader, JailError> {
@@ -109,6 +112,7 @@ impl<'a> ProgramRun<'a> {
             started_at: began,
             streams,
             reply_socket: reply,
+            spawner,
             jail_pidfd: None,
             upper: None,
             isolation,
@@ -250,11 +254,11 @@ impl<'a> ProgramRun<'a> {
         if bytes.is_empty() {
             return self.await_jail_exit().map(Some);
         }
-        let descriptor = descriptors.into_iter().next();
+        let mut descriptors = descriptors.into_iter();
         match SpawnerReply::decode(bytes).map_err(|_| JailError::UnexpectedExit("the jail"))? {
-            SpawnerReply::Created => self.jail_pidfd = descriptor,
+            SpawnerReply::Created => self.jail_pidfd = descriptors.next(),
             SpawnerReply::Started { proc } => {
-                self.take_started(descriptor)?;
+                self.take_started(descriptors)?;
                 self.isolation = REQUIRED_ISOLATION.to_vec();
                 self.isolation.push(match self.backend {
                     JailBackend::Native => Isolation::Overlay,
@@ -277,20 +281,23 @@ impl<'a> ProgramRun<'a> {
                 // A jail at its end says so by itself.
                 let _ = HostCommand::Continue.send(self.reply_socket.as_fd());
             }
-            SpawnerReply::Ready | SpawnerReply::Mapped => {}
+            SpawnerReply::Ready | SpawnerReply::Mapped | SpawnerReply::Opened => {}
         }
         Ok(None)
     }
 
-    /// Takes what came with the start: the upper directory, or the master of a terminal.
-    fn take_started(&mut self, descriptor: Option<OwnedFd>) -> Result<(), JailError> {
+    /// Takes what came with the start: the upper directory, or the network and the master of a terminal.
+    fn take_started(&mut self, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), JailError> {
         let Some(wrapped) = self.job.wrapped else {
-            self.upper = descriptor;
+            self.upper = descriptors.next();
             return Ok(());
         };
         let upper = wrapped.workspace_layer.upper.try_clone();
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
-        if let Some((terminal, master)) = self.terminal().zip(descriptor) {
+        if let Some(network) = descriptors.next() {
+            self.observer.on_started(ProgramNetwork::new(Arc::clone(self.spawner), network));
+        }
+        if let Some((terminal, master)) = self.terminal().zip(descriptors.next()) {
             terminal.relay.on_opened(master);
         }
         Ok(())

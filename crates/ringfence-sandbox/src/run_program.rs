@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +27,10 @@ use serde::{Deserialize, Serialize};
 use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
 use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
+use crate::port_offers::{ProgramPorts, listen_access};
+use crate::program_network::ProgramNetwork;
 use crate::program_runner::{ProgramRunner, tool_error};
+use crate::published_ports::PublishedPort;
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
@@ -58,6 +62,10 @@ pub struct WrappedRunSetup {
     pub hosts: Vec<String>,
     /// Hosts that toolchains may reach. Unlike the others, one that is denied does not keep the program from starting.
     pub host_groups: Vec<HostGroup>,
+    /// Ports of this machine that lead to ports of the program.
+    pub published_ports: Vec<PublishedPort>,
+    /// Ports of this machine's `127.0.0.1` that the program reaches at the same address.
+    pub connected_ports: Vec<u16>,
     /// Caches of toolchains below the home directory.
     pub caches: Vec<ToolCache>,
     pub limits: JailLimits,
@@ -153,13 +161,20 @@ impl Tool for RunProgramTool {
     type Prepared = PlannedProgram;
     type Outcome = RunProgramReply;
     const GRACEFUL_STOP: bool = true;
-    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Run, PolicyAction::Fetch];
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Run, PolicyAction::Fetch, PolicyAction::Listen];
 
     fn plan(&self, _: RunProgramArgs, cx: &CallContext<'_>) -> Result<ToolPlan<PlannedProgram>, ToolError> {
         let setup = self.setup()?;
         cx.set_subject(&setup.program);
         let hosts = self.runner.canonical_hosts(&setup.hosts)?;
         let mut accesses = vec![self.runner.run_access(&setup.program, cx)?];
+        if !setup.connected_ports.is_empty() && self.runner.setup.egress.is_none() {
+            let message = "network access is disabled; run it without `--connect`";
+            return Err(ToolError::new(ErrorKind::Unavailable, message));
+        }
+        accesses.extend(setup.connected_ports.iter().map(|port| fetch_access(&loopback_address(*port))));
+        accesses.extend(setup.published_ports.iter().copied().map(listen_access));
+        // A record has the first accesses of a long list: ports come before hosts.
         accesses.extend(hosts.iter().map(|host| fetch_access(host)));
         Ok(ToolPlan { accesses, prepared: PlannedProgram { hosts } })
     }
@@ -171,6 +186,12 @@ impl Tool for RunProgramTool {
         }
         for HostGroup { name, hosts } in &self.setup()?.host_groups {
             preview = preview.with_line(&format!("for `{name}` it may reach {}", hosts.join(", ")));
+        }
+        for port in &self.setup()?.connected_ports {
+            preview = preview.with_line(&format!("it may reach port {port} of this machine"));
+        }
+        for port in &self.setup()?.published_ports {
+            preview = preview.with_line(&format!("its port {} is published at `{}`", port.inside, port.outside));
         }
         Ok(preview)
     }
@@ -196,6 +217,11 @@ fn fetch_access(host: &str) -> ResourceAccess {
     ResourceAccess { action: PolicyAction::Fetch, resource }
 }
 
+/// The address of a port of this machine, as the policy knows it.
+pub fn loopback_address(port: u16) -> String {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string()
+}
+
 impl RunProgramTool {
     fn setup(&self) -> Result<&WrappedRunSetup, ToolError> {
         let message = "only `ringfence run` starts programs with this tool";
@@ -204,6 +230,8 @@ impl RunProgramTool {
 
     fn run_in_layer(&self, setup: &WrappedRunSetup, cx: &CallContext<'_>) -> Result<RunProgramReply, ToolError> {
         let sandbox = self.runner.sandbox()?;
+        let ports = ProgramPorts::open(&setup.published_ports, &setup.connected_ports);
+        let ports = ports.map_err(|failure| tool_error(&failure))?;
         let view = self.runner.setup.workspace.view(cx)?;
         let about = LayerDescription {
             program: setup.program.clone(),
@@ -212,7 +240,8 @@ impl RunProgramTool {
             caches: setup.caches.iter().map(|cache| cache.path.clone()).collect(),
         };
         let layer = self.runner.setup.workspace.create_layer(&view, &about, cx)?;
-        let mut egress = self.runner.setup.egress.as_ref().map(|egress| egress.open_judged(cx)).transpose()?;
+        let egress = self.runner.setup.egress.as_ref();
+        let mut egress = egress.map(|egress| egress.open_judged(&setup.connected_ports, cx)).transpose()?;
         let toolchains: Vec<Toolchain> =
             self.runner.setup.toolchains.iter().chain(&setup.toolchains).cloned().collect();
         let (home_start, home_layer) = layer.home();
@@ -254,7 +283,7 @@ impl RunProgramTool {
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
         let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
         let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes).with_caches(caches);
-        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, setup, disk: &disk };
+        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, ports, setup, disk: &disk };
         let (is_over, over) = channel();
         let ended = std::thread::scope(|scope| {
             let bound = &disk;
@@ -314,6 +343,7 @@ struct WrappedObserver<'a> {
     cx: &'a CallContext<'a>,
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
+    ports: ProgramPorts,
     setup: &'a WrappedRunSetup,
     disk: &'a LayerDiskBound<'a>,
 }
@@ -326,10 +356,16 @@ impl ProgramObserver for WrappedObserver<'_> {
     }
 
     fn should_stop(&self) -> bool {
-        if let Some(channel) = self.egress {
-            self.connections.poll(channel);
+        match self.egress {
+            Some(channel) => self.connections.poll(channel),
+            None => self.connections.poll_held(),
         }
+        self.ports.poll(&self.connections);
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
+    }
+
+    fn on_started(&self, network: ProgramNetwork) {
+        self.ports.start(network);
     }
 
     fn signal(&self) -> Option<i32> {

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
-use ringfence_sandbox::RunProgramReply;
+use ringfence_sandbox::{PublishedPort, RunProgramReply};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::CliError;
@@ -36,6 +36,14 @@ pub(crate) struct RunOptions {
     /// Let the program reach this host (repeatable).
     #[arg(long, value_name = "HOST[:PORT]")]
     allow_host: Vec<String>,
+    /// Publish a port of the program: `5173`, `8080:5173` or `0.0.0.0:8080:5173` (repeatable). Without an address, it is
+    /// reachable from this machine only.
+    #[arg(long, value_name = "[ADDRESS:]PORT[:PORT]")]
+    publish: Vec<PublishedPort>,
+    /// Let the program reach this port of this machine's `127.0.0.1` at the same address, such as that of a database
+    /// (repeatable).
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    connect: Vec<u16>,
     /// Most memory of all its processes, such as `4G`; three quarters of the machine's if not set.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
@@ -84,13 +92,15 @@ pub(crate) fn run_wrapped(
     environment: &Environment,
     options: RunOptions,
 ) -> Result<u8, CliError> {
-    let RunOptions { profile, toolchain, end, allow_host, memory, disk, processes, time, raw_terminal, command } =
-        options;
+    let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
+    let RunOptions { memory, disk, processes, time, raw_terminal, command, .. } = options;
     let options = WrappedRunOptions {
         profile,
         toolchains: toolchain,
         command,
         allowed_hosts: allow_host,
+        published_ports: publish,
+        connected_ports: connect,
         memory,
         processes,
         disk,

@@ -73,6 +73,7 @@ mod web;
 mod workflow_runs;
 mod wrapped_escapes;
 mod wrapped_names;
+mod wrapped_ports;
 mod wrapped_run;
 mod wrapped_terminal;
 mod wrapped_toolchains;

@@ -31,6 +31,7 @@ mod terminal_modes;
 mod terminal_relay;
 mod toolchain_profile;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -41,8 +42,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::ToolCall;
 use ringfence_sandbox::{
-    JailLimits, OutputStream, PlacedFile, RUN_PROGRAM, RunProgramReply, TerminalRelay, TerminalSize, WrappedIo,
-    WrappedOutput, WrappedRunSetup, WrappedUser,
+    JailLimits, OutputStream, PROXY_PORT, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply, TerminalRelay,
+    TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
 };
 use ringfence_web::{TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
 use rustix::fs::FileType;
@@ -82,6 +83,9 @@ const DEFAULT_PROCESSES: u64 = 4096;
 const DEFAULT_OPEN_FILES: u64 = 65_536;
 const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 
+/// Ports of each kind that a run may have.
+const MAX_PORTS: usize = 8;
+
 /// What the command line says about a run.
 #[derive(Debug)]
 pub(crate) struct WrappedRunOptions {
@@ -91,6 +95,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) command: Vec<OsString>,
     /// Hosts, each with a port if it is not 443.
     pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) published_ports: Vec<PublishedPort>,
+    pub(crate) connected_ports: Vec<u16>,
     pub(crate) memory: Option<u64>,
     pub(crate) processes: Option<u64>,
     pub(crate) disk: Option<u64>,
@@ -113,6 +119,10 @@ pub(crate) enum WrappedRunError {
     NotText,
     #[error("no home directory: set HOME")]
     NoHome,
+    #[error("at most {MAX_PORTS} ports can be given with `--publish`, and with `--connect`, to one run")]
+    TooManyPorts,
+    #[error("port {PROXY_PORT} is that of the sandbox's own proxy; have the service listen at another port")]
+    ProxyPort,
     #[error("cannot use the terminal: {}", IoText(.0))]
     Terminal(std::io::Error),
     #[error(transparent)]
@@ -190,6 +200,7 @@ impl WrappedRun {
         let mut hosts: Vec<String> = named.chain(&options.allowed_hosts).map(|host| with_default_port(host)).collect();
         hosts.sort();
         hosts.dedup();
+        let ports = RunPorts::new(&profile, &options)?;
         let is_running = Arc::new(AtomicBool::new(false));
         let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {
@@ -210,6 +221,8 @@ impl WrappedRun {
             toolchains: location.packages.into_iter().chain(run_toolchains.programs).collect(),
             hosts,
             host_groups: run_toolchains.host_groups,
+            published_ports: ports.published,
+            connected_ports: ports.connected,
             caches: run_toolchains.caches,
             limits: limits(&options, &settings),
             io,
@@ -254,6 +267,27 @@ pub(crate) fn in_current_directory(settings: AppSettings, environment: &Environm
     }
     let workspace = environment.current.to_str().map(str::to_owned);
     AppSettings { workspace, workspace_source: WorkspaceSource::Named, ..settings }
+}
+
+/// The ports of a run, from its profile and its command line.
+#[derive(Debug)]
+struct RunPorts {
+    published: Vec<PublishedPort>,
+    connected: Vec<u16>,
+}
+
+impl RunPorts {
+    fn new(profile: &AgentProfile, options: &WrappedRunOptions) -> Result<Self, WrappedRunError> {
+        let published: BTreeSet<_> = profile.publish.iter().chain(&options.published_ports).copied().collect();
+        let connected: BTreeSet<_> = profile.connect.iter().chain(&options.connected_ports).copied().collect();
+        if published.len() > MAX_PORTS || connected.len() > MAX_PORTS {
+            return Err(WrappedRunError::TooManyPorts);
+        }
+        if connected.contains(&PROXY_PORT) || published.iter().any(|port| port.inside == PROXY_PORT) {
+            return Err(WrappedRunError::ProxyPort);
+        }
+        Ok(Self { published: published.into_iter().collect(), connected: connected.into_iter().collect() })
+    }
 }
 
 /// The profile of a run, if the machine's owner allows it.

@@ -5,8 +5,11 @@
 //! Not here: its file (`profile_files.rs`), toolchains (`toolchain_profile.rs`), and using it (`mod.rs`).
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
-use serde::Deserialize;
+use ringfence_sandbox::PublishedPort;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::cli::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, load_file, unknown};
 use crate::config::Environment;
@@ -28,11 +31,27 @@ pub(crate) struct AgentProfile {
     pub(crate) arguments: Vec<String>,
     /// Hosts that it may reach, each with a port if it is not 443.
     pub(crate) hosts: Vec<String>,
+    /// Ports of the program that are published, as `--publish` has them.
+    #[serde(deserialize_with = "published_ports")]
+    pub(crate) publish: Vec<PublishedPort>,
+    /// Ports of this machine's `127.0.0.1` that it may reach.
+    #[serde(deserialize_with = "connected_ports")]
+    pub(crate) connect: Vec<u16>,
     pub(crate) credentials: Vec<CredentialSetting>,
     pub(crate) environment: ProfileEnvironment,
     pub(crate) home: ProfileHome,
     /// Read-only files at absolute paths.
     pub(crate) files: BTreeMap<String, String>,
+}
+
+fn published_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PublishedPort>, D::Error> {
+    let ports = Vec::<String>::deserialize(deserializer)?;
+    ports.iter().map(|port| port.parse().map_err(|error| D::Error::custom(format!("`{port}`: {error}")))).collect()
+}
+
+fn connected_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u16>, D::Error> {
+    let ports = Vec::<NonZeroU16>::deserialize(deserializer)?;
+    Ok(ports.into_iter().map(NonZeroU16::get).collect())
 }
 
 /// Environment variables of a profile.
@@ -169,6 +188,8 @@ mod tests {
         let environment = environment(directory.path());
         for (text, problem) in [
             ("host = []", "unknown field `host`"),
+            ("publish = [\"5173:\"]", "`5173:`: expected `[ADDRESS:]PORT[:PORT]`"),
+            ("connect = [0]", "invalid value: integer `0`"),
             ("[home]\ncopy = [\"../x\"]", "`../x` must be a path below the home directory"),
             ("[home.files]\n\"/etc/x\" = \"\"", "`/etc/x` must be a path below the home directory"),
             ("[home]\nkeep = [\"a/**\"]", "`a/**` must have a name or a pattern"),
