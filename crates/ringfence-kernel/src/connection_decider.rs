@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::approval::{Approval, with_rule_details};
@@ -33,7 +34,6 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// Decides about the connections of one run. It is polled on the thread of the run, and never waits.
 ///
 /// When it is dropped, questions that are still open are withdrawn.
-#[derive(Debug)]
 pub struct ConnectionDecider<'a> {
     cx: &'a CallContext<'a>,
     hold_time: Duration,
@@ -42,7 +42,11 @@ pub struct ConnectionDecider<'a> {
     asked: Cell<usize>,
     held: RefCell<Vec<ConnectionAttempt>>,
     flushed_at: Cell<Instant>,
+    refusal_listener: Option<RefusalListener<'a>>,
 }
+
+/// Gets each refusal when it is recorded.
+type RefusalListener<'a> = Box<dyn Fn(&ToolError) + 'a>;
 
 /// The question about a host, and what required it.
 #[derive(Debug)]
@@ -69,7 +73,14 @@ impl<'a> ConnectionDecider<'a> {
     /// The same with another time to wait for an answer.
     pub fn with_hold_time(cx: &'a CallContext<'a>, hold_time: Duration) -> Self {
         let (questions, asked, held) = (RefCell::default(), Cell::new(0), RefCell::default());
-        Self { cx, hold_time, questions, asked, held, flushed_at: Cell::new(Instant::now()) }
+        let flushed_at = Cell::new(Instant::now());
+        Self { cx, hold_time, questions, asked, held, flushed_at, refusal_listener: None }
+    }
+
+    /// The same, which also tells another of each refusal.
+    #[must_use]
+    pub fn with_refusal_listener(self, listener: impl Fn(&ToolError) + 'a) -> Self {
+        Self { refusal_listener: Some(Box::new(listener)), ..self }
     }
 
     /// Decides about all attempts that came since, and about those held ones whose answer came or whose time is over.
@@ -130,12 +141,32 @@ impl<'a> ConnectionDecider<'a> {
                 self.cx.add_taint(Taint::SawUntrusted);
                 attempt.allow(approval.as_ref(), self.cx);
             }
-            ConnectionDecision::Refuse(error) => attempt.refuse(error, self.cx),
+            ConnectionDecision::Refuse(error) => self.refuse(attempt, error),
             ConnectionDecision::Hold if self.holds(&attempt) => self.held.borrow_mut().push(attempt),
             ConnectionDecision::Hold => {
-                let error = unanswered_error(&attempt);
-                attempt.refuse(error, self.cx);
+                let error = self.unanswered_error(&attempt);
+                self.refuse(attempt, error);
             }
+        }
+    }
+
+    fn refuse(&self, attempt: ConnectionAttempt, error: ToolError) {
+        if let Some(listener) = &self.refusal_listener {
+            listener(&error);
+        }
+        attempt.refuse(error, self.cx);
+    }
+
+    fn unanswered_error(&self, attempt: &ConnectionAttempt) -> ToolError {
+        let message = format!(
+            "{} requires approval, which was requested and is pending; approve it with `ringfence approvals`, then try \
+             again, or see `ringfence why`",
+            subject(attempt)
+        );
+        let error = ToolError::new(ErrorKind::ApprovalPending, message);
+        match self.questions.borrow().get(&question_key(attempt)) {
+            Some(asked) => with_rule_details(error, &asked.verdict),
+            None => error,
         }
     }
 
@@ -171,7 +202,7 @@ impl<'a> ConnectionDecider<'a> {
             (Decision::Ask, Some(Some(Err(error)))) => ConnectionDecision::Refuse(error),
             (Decision::Ask, Some(None)) => ConnectionDecision::Hold,
             (Decision::Ask, None) if self.asked.get() >= MAX_QUESTIONS => {
-                ConnectionDecision::Refuse(exhausted_error(attempt))
+                ConnectionDecision::Refuse(exhausted_error(attempt, &verdict))
             }
             (Decision::Ask, None) => {
                 self.asked.set(self.asked.get() + 1);
@@ -204,26 +235,27 @@ fn subject(attempt: &ConnectionAttempt) -> String {
 
 fn denied_error(attempt: &ConnectionAttempt, verdict: &Verdict) -> ToolError {
     let advice = match attempt.access.action {
-        PolicyAction::Listen => "change the rule",
-        _ => "use another host, or change the rule",
+        PolicyAction::Listen => "see `ringfence why`",
+        _ => "use another host, or see `ringfence why`",
     };
     let message = format!("{} denied by rule `{}`; {advice}", subject(attempt), verdict.rule);
     with_rule_details(ToolError::new(ErrorKind::PermissionDenied, message), verdict)
 }
 
-fn unanswered_error(attempt: &ConnectionAttempt) -> ToolError {
+fn exhausted_error(attempt: &ConnectionAttempt, verdict: &Verdict) -> ToolError {
     let message = format!(
-        "{} requires approval, which was requested and is pending; approve it with `ringfence approvals`, then try again",
+        "{} requires approval, and this run has requested it for {MAX_QUESTIONS} hosts already; see `ringfence why`, \
+         and allow the host by a rule or start a new run",
         subject(attempt)
     );
-    ToolError::new(ErrorKind::ApprovalPending, message)
+    with_rule_details(ToolError::new(ErrorKind::ApprovalDenied, message), verdict)
 }
 
-fn exhausted_error(attempt: &ConnectionAttempt) -> ToolError {
-    let message = format!(
-        "{} requires approval, and this run has requested it for {MAX_QUESTIONS} hosts already; allow the host by a rule, \
-         or start a new run",
-        subject(attempt)
-    );
-    ToolError::new(ErrorKind::ApprovalDenied, message)
+impl fmt::Debug for ConnectionDecider<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionDecider")
+            .field("questions", &self.questions)
+            .field("held", &self.held)
+            .finish_non_exhaustive()
+    }
 }

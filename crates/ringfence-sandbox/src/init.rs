@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
@@ -22,6 +22,7 @@ use crate::jail::{self, JailBlueprint, JailRoot};
 use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, ProgramSession, drop_capabilities};
 use crate::memory_monitor::{MemoryMonitor, ProcessSource, memory_mounts};
+use crate::mounts::{READ_ONLY, clone_mount};
 use crate::name_network::open_name_network;
 use crate::program_control::ProgramControl;
 use crate::protocol::{
@@ -29,11 +30,14 @@ use crate::protocol::{
 };
 use crate::rename_helper::HelperIsolation;
 use crate::rename_requests::RenameRequests;
-use crate::run_mounts::{self, JailOverlay};
+use crate::run_mounts::{self, JailOverlay, SCRIPT_DIR};
 use crate::seccomp::SeccompFilters;
-use crate::sys::{self, CallAnswer, ForkResult};
+use crate::sys::{self, CallAnswer, ForkResult, MountFlagScope};
 use crate::terminal::{JailTerminal, TerminalSize};
 use crate::wrapped_mounts;
+
+/// File in the directory of the run's own files that says what was refused.
+const REFUSALS_FILE: &str = "refused";
 
 /// Loopback addresses of the host that one run can reach.
 const MAX_LISTENERS: usize = 63;
@@ -124,6 +128,7 @@ impl<'a> PreparedJail<'a> {
         let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         // Before this process moves into another.
         let network = spec.wrapped.as_ref().map(|_| open_network(&self.root)).transpose()?;
+        let refusals = spec.wrapped.as_ref().map(|_| create_refusals_file()).transpose()?;
         // Open until this process ends, and the way with it.
         let _way = match spec.egress {
             true => open_egress(descriptors.pop(), Some((&self.root, self.program)))?,
@@ -150,9 +155,10 @@ impl<'a> PreparedJail<'a> {
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
         let master = self.terminal.as_ref().map(JailTerminal::master);
-        let given: Vec<BorrowedFd<'_>> = network.iter().map(AsFd::as_fd).chain(master).chain(upper).collect();
+        let of_wrapped = network.iter().chain(&refusals).map(AsFd::as_fd);
+        let given: Vec<BorrowedFd<'_>> = of_wrapped.chain(master).chain(upper).collect();
         let _ = started.send(reply.as_fd(), &given);
-        drop(network);
+        drop((network, refusals));
         let terminal = self.terminal.take().map(JailTerminal::into_program_side);
         let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
         let processes = if self.root.has_proc {
@@ -182,6 +188,21 @@ impl<'a> PreparedJail<'a> {
 fn open_network(root: &JailRoot) -> Result<OwnedFd, SetupError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     openat(&root.spawner_proc, "self/ns/net", flags, Mode::empty()).map_err(SetupStep::ProgramNetwork.failed())
+}
+
+/// The file in which the program finds what was refused, for the host to write to. Its directory is read-only inside.
+fn create_refusals_file() -> Result<OwnedFd, SetupError> {
+    let create = || {
+        // Another mount of the directory, which stays writable for its holder.
+        let writable = clone_mount(CWD, SCRIPT_DIR, MountFlagScope::Mount)?;
+        let flags =
+            OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&writable, REFUSALS_FILE, flags, Mode::from_raw_mode(0o444))?;
+        let shown = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        sys::set_mount_flags(shown.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?;
+        Ok(file)
+    };
+    create().map_err(SetupStep::Place.failed::<Errno>())
 }
 
 fn terminal_size(spec: &RunSpec) -> Option<TerminalSize> {

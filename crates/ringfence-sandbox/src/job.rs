@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,8 +91,8 @@ pub trait ProgramObserver {
     /// Whether the program is to be ended. Asked at least every ten milliseconds.
     fn should_stop(&self) -> bool;
 
-    /// A wrapped program runs, in this network.
-    fn on_started(&self, _: ProgramNetwork) {}
+    /// A wrapped program runs, in this network. It finds what is written to the file at `/run/ringfence/refused`.
+    fn on_started(&self, _: ProgramNetwork, _refusals: File) {}
 
     /// A signal for the program, once: it goes to its foreground process group. Asked as often as `should_stop`, for a
     /// wrapped program only.

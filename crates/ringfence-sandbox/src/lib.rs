@@ -42,6 +42,7 @@ mod program_network;
 mod program_runner;
 mod protocol;
 mod published_ports;
+mod refusals_file;
 mod rename_helper;
 mod rename_requests;
 mod report;

@@ -112,7 +112,7 @@ pub(crate) enum SpawnerReply {
     /// With the user namespace.
     Mapped,
     /// The program runs, with this isolation. With the upper directory if that is in memory; else with the program's
-    /// network, and the master of its terminal if it has one.
+    /// network, the file of its refusals, and the master of its terminal if it has one.
     Started {
         proc: bool,
     },

@@ -5,6 +5,7 @@
 //!
 //! Not here: starting it.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -286,7 +287,7 @@ impl<'a> ProgramRun<'a> {
         Ok(None)
     }
 
-    /// Takes what came with the start: the upper directory, or the network and the master of a terminal.
+    /// Takes what came with the start: the upper directory, or the network, the file of refusals and the master of a terminal.
     fn take_started(&mut self, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), JailError> {
         let Some(wrapped) = self.job.wrapped else {
             self.upper = descriptors.next();
@@ -294,8 +295,9 @@ impl<'a> ProgramRun<'a> {
         };
         let upper = wrapped.workspace_layer.upper.try_clone();
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
-        if let Some(network) = descriptors.next() {
-            self.observer.on_started(ProgramNetwork::new(Arc::clone(self.spawner), network));
+        if let Some((network, refusals)) = descriptors.next().zip(descriptors.next()) {
+            let network = ProgramNetwork::new(Arc::clone(self.spawner), network);
+            self.observer.on_started(network, File::from(refusals));
         }
         if let Some((terminal, master)) = self.terminal().zip(descriptors.next()) {
             terminal.relay.on_opened(master);

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ use crate::port_offers::{ProgramPorts, listen_access};
 use crate::program_network::ProgramNetwork;
 use crate::program_runner::{ProgramRunner, tool_error};
 use crate::published_ports::PublishedPort;
+use crate::refusals_file::RefusalsFile;
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
@@ -279,11 +281,20 @@ impl RunProgramTool {
             network: None,
             wrapped: Some(&wrapped),
         };
-        let connections = ConnectionDecider::new(cx);
+        let refusals = RefusalsFile::default();
+        let connections = ConnectionDecider::new(cx).with_refusal_listener(|error| refusals.add(&error.message));
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
         let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
         let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes).with_caches(caches);
-        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, ports, setup, disk: &disk };
+        let observer = WrappedObserver {
+            cx,
+            egress: egress.as_deref(),
+            connections,
+            refusals: &refusals,
+            ports,
+            setup,
+            disk: &disk,
+        };
         let (is_over, over) = channel();
         let ended = std::thread::scope(|scope| {
             let bound = &disk;
@@ -297,6 +308,8 @@ impl RunProgramTool {
             observer.connections.finish(channel);
         }
         let is_full = disk.is_exceeded();
+        // Its ports are closed.
+        drop(observer);
         drop(job);
         let ended = match ended {
             Ok(ended) => ended,
@@ -343,6 +356,7 @@ struct WrappedObserver<'a> {
     cx: &'a CallContext<'a>,
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
+    refusals: &'a RefusalsFile,
     ports: ProgramPorts,
     setup: &'a WrappedRunSetup,
     disk: &'a LayerDiskBound<'a>,
@@ -364,7 +378,8 @@ impl ProgramObserver for WrappedObserver<'_> {
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
     }
 
-    fn on_started(&self, network: ProgramNetwork) {
+    fn on_started(&self, network: ProgramNetwork, refusals: File) {
+        self.refusals.open(refusals);
         self.ports.start(network);
     }
 

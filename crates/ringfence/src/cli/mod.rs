@@ -22,6 +22,7 @@ pub(crate) mod observers;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+mod why;
 pub(crate) mod wrapped_run;
 
 use std::borrow::Cow;
@@ -66,6 +67,7 @@ use crate::cli::run::run_wrapped;
 use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::cli::sessions::run_sessions_command;
+use crate::cli::why::explain_run;
 use crate::cli::wrapped_run::{WrappedRunError, in_current_directory};
 use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
@@ -95,6 +97,12 @@ pub(crate) enum CliError {
     Audit(#[from] AuditChainError),
     #[error("cannot read the heads file: {}", IoText(.0))]
     Heads(std::io::Error),
+    #[error("cannot read the audit log: {}", IoText(.0))]
+    AuditRead(std::io::Error),
+    #[error("no run `{wanted}` in the audit log; the last ones: {known}")]
+    UnknownRun { wanted: String, known: String },
+    #[error("no run in the audit log; start one with `ringfence run`")]
+    NoRun,
     #[error(transparent)]
     Inbox(#[from] InboxError),
     #[error("no terminal to answer at; `--yes` and `--no` require `unattended = true` in your config")]
@@ -305,6 +313,7 @@ fn run_configured(
             print_outcome(if revoke { distrust(&app)? } else { trust(&app, environment)? })
         }
         ConfiguredCommand::Audit { command } => audit(&settings.state, command),
+        ConfiguredCommand::Why(options) => print(&explain_run(&settings.state, &options)?, SUCCESS),
         ConfiguredCommand::Workflow { command: WorkflowCommand::New } => {
             print(&(create_workflow_run(&settings, environment)? + "\n"), SUCCESS)
         }

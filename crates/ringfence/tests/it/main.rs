@@ -74,6 +74,7 @@ mod workflow_runs;
 mod wrapped_escapes;
 mod wrapped_names;
 mod wrapped_ports;
+mod wrapped_refusals;
 mod wrapped_run;
 mod wrapped_terminal;
 mod wrapped_toolchains;
