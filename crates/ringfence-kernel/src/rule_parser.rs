@@ -239,7 +239,7 @@ mod tests {
         assert_refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `overwrite`?"
+                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, listen, look, change; did you mean `overwrite`?"
             ],
         );
         assert_refused(

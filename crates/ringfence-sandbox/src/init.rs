@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, Mode, OFlags, open, openat};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, open, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
@@ -21,6 +21,7 @@ use crate::environment::PROXY_PORT;
 use crate::jail::{self, JailBlueprint, JailRoot};
 use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, ProgramSession, drop_capabilities};
+use crate::lookup_recorder::LookupRecorder;
 use crate::memory_monitor::{MemoryMonitor, ProcessSource, memory_mounts};
 use crate::mounts::{READ_ONLY, clone_mount};
 use crate::name_network::open_name_network;
@@ -128,7 +129,8 @@ impl<'a> PreparedJail<'a> {
         let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
         // Before this process moves into another.
         let network = spec.wrapped.as_ref().map(|_| open_network(&self.root)).transpose()?;
-        let refusals = spec.wrapped.as_ref().map(|_| create_refusals_file()).transpose()?;
+        let refusals = spec.wrapped.as_ref().map(|_| create_refusals_file()).transpose();
+        let refusals = refusals.map_err(SetupStep::Place.failed())?;
         // Open until this process ends, and the way with it.
         let _way = match spec.egress {
             true => open_egress(descriptors.pop(), Some((&self.root, self.program)))?,
@@ -136,6 +138,9 @@ impl<'a> PreparedJail<'a> {
         };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         self.mount(&spec, shown)?;
+        if refusals.is_some() {
+            close_script_directory().map_err(SetupStep::Place.failed())?;
+        }
         let streams: Vec<&OwnedFd> = match (&self.terminal, terminal_size(&spec)) {
             (Some(terminal), Some(size)) => {
                 terminal.prepare(size, self.program).map_err(SetupStep::Terminal.failed())?;
@@ -155,7 +160,10 @@ impl<'a> PreparedJail<'a> {
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
         let master = self.terminal.as_ref().map(JailTerminal::master);
-        let of_wrapped = network.iter().chain(&refusals).map(AsFd::as_fd);
+        let lookups = spec.wrapped.as_ref().filter(|wrapped| wrapped.records_lookups);
+        let lookups = lookups.map(|_| memfd_create("lookups", MemfdFlags::CLOEXEC)).transpose();
+        let lookups = lookups.map_err(SetupStep::Place.failed())?;
+        let of_wrapped = network.iter().chain(&refusals).chain(&lookups).map(AsFd::as_fd);
         let given: Vec<BorrowedFd<'_>> = of_wrapped.chain(master).chain(upper).collect();
         let _ = started.send(reply.as_fd(), &given);
         drop((network, refusals));
@@ -170,7 +178,8 @@ impl<'a> PreparedJail<'a> {
             self.program,
             &self.sigchld_fd,
             LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next())
-                .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter)),
+                .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter))
+                .with_lookups(lookups),
             control,
         ))
     }
@@ -190,19 +199,17 @@ fn open_network(root: &JailRoot) -> Result<OwnedFd, SetupError> {
     openat(&root.spawner_proc, "self/ns/net", flags, Mode::empty()).map_err(SetupStep::ProgramNetwork.failed())
 }
 
-/// The file in which the program finds what was refused, for the host to write to. Its directory is read-only inside.
-fn create_refusals_file() -> Result<OwnedFd, SetupError> {
-    let create = || {
-        // Another mount of the directory, which stays writable for its holder.
-        let writable = clone_mount(CWD, SCRIPT_DIR, MountFlagScope::Mount)?;
-        let flags =
-            OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&writable, REFUSALS_FILE, flags, Mode::from_raw_mode(0o444))?;
-        let shown = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        sys::set_mount_flags(shown.as_fd(), READ_ONLY, MountFlagScope::Mount, None)?;
-        Ok(file)
-    };
-    create().map_err(SetupStep::Place.failed::<Errno>())
+/// The file in which the program finds what was refused, for the host to write to. It is in another mount of its directory,
+/// which stays writable for its holder when the program's becomes read-only.
+fn create_refusals_file() -> Result<OwnedFd, Errno> {
+    let writable = clone_mount(CWD, SCRIPT_DIR, MountFlagScope::Mount)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(&writable, REFUSALS_FILE, flags, Mode::from_raw_mode(0o444))
+}
+
+fn close_script_directory() -> Result<(), Errno> {
+    let shown = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    sys::set_mount_flags(shown.as_fd(), READ_ONLY, MountFlagScope::Mount, None)
 }
 
 fn terminal_size(spec: &RunSpec) -> Option<TerminalSize> {
@@ -295,6 +302,7 @@ pub(crate) struct LimitMonitor<'a> {
     cpu: Duration,
     processes: ProcessSource<'a>,
     renames: RenameRequests<'a>,
+    lookups: Option<LookupRecorder<'a>>,
 }
 
 impl<'a> LimitMonitor<'a> {
@@ -308,12 +316,17 @@ impl<'a> LimitMonitor<'a> {
         let memory = (!spec.memory_by_cgroup).then(watch);
         let locks = FileLockBudget::within(spec.limits.memory_bytes);
         let (cpu, renames) = (spec.limits.cpu.max(Duration::from_secs(1)), RenameRequests::new(None, processes));
-        Self { memory, locks, requests, cpu, processes, renames }
+        Self { memory, locks, requests, cpu, processes, renames, lookups: None }
     }
 
     /// Has directories of the workspace renamed that its overlay does not rename.
     pub(crate) fn with_rename_helper(self, isolation: HelperIsolation<'a>) -> Self {
         Self { renames: RenameRequests::new(Some(isolation), self.processes), ..self }
+    }
+
+    /// Records paths that are looked for in vain, where there is a file for them.
+    fn with_lookups(self, file: Option<OwnedFd>) -> Self {
+        Self { lookups: file.map(|file| LookupRecorder::new(file, self.processes)), ..self }
     }
 
     /// Until a child ended, or there is something to do about memory.
@@ -349,7 +362,11 @@ impl<'a> LimitMonitor<'a> {
         let Some(requests) = &self.requests else { return };
         match sys::next_notification(requests.as_fd()) {
             Ok(Some(call)) => {
-                let Some(call) = self.renames.take(requests.as_fd(), call) else { return };
+                let call = match &mut self.lookups {
+                    Some(lookups) => lookups.take(requests.as_fd(), call),
+                    None => Some(call),
+                };
+                let Some(call) = call.and_then(|call| self.renames.take(requests.as_fd(), call)) else { return };
                 let permission = match (call.number, &mut self.memory) {
                     (libc::SYS_mmap, Some(memory)) => {
                         memory.add_shared(call.arguments[1]);

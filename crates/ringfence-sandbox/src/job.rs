@@ -91,14 +91,24 @@ pub trait ProgramObserver {
     /// Whether the program is to be ended. Asked at least every ten milliseconds.
     fn should_stop(&self) -> bool;
 
-    /// A wrapped program runs, in this network. It finds what is written to the file at `/run/ringfence/refused`.
-    fn on_started(&self, _: ProgramNetwork, _refusals: File) {}
+    /// A wrapped program runs.
+    fn on_started(&self, _: StartedProgram) {}
 
     /// A signal for the program, once: it goes to its foreground process group. Asked as often as `should_stop`, for a
     /// wrapped program only.
     fn signal(&self) -> Option<i32> {
         None
     }
+}
+
+/// What the host has of a wrapped program that runs.
+#[derive(Debug)]
+pub struct StartedProgram {
+    pub network: ProgramNetwork,
+    /// The program finds what is written here at `/run/ringfence/refused`.
+    pub refusals: File,
+    /// Paths that it looked for in vain, if they are recorded.
+    pub lookups: Option<File>,
 }
 
 /// Output stream of a program.

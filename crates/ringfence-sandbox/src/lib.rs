@@ -30,6 +30,7 @@ mod layer_source;
 mod limits;
 mod lock_budget;
 mod lockdown;
+mod lookup_recorder;
 mod memory_monitor;
 mod mount_points;
 mod mounts;
@@ -77,8 +78,11 @@ pub use diagnose::{
 pub use environment::{PROXY_PORT, RunEnvironmentError};
 pub use isolation::probe;
 pub use isolation_status::{Isolation, IsolationStatus};
-pub use job::{ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+pub use job::{
+    ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram,
+};
 pub use limits::JailLimits;
+pub use lookup_recorder::PathLookup;
 pub use output::{CapturedOutput, HeadTailBuffer};
 pub use program::{JailProgram, OtherChanges, ProgramChanges};
 pub use program_network::ProgramNetwork;

@@ -112,7 +112,8 @@ pub(crate) enum SpawnerReply {
     /// With the user namespace.
     Mapped,
     /// The program runs, with this isolation. With the upper directory if that is in memory; else with the program's
-    /// network, the file of its refusals, and the master of its terminal if it has one.
+    /// network, the file of its refusals, that of its lookups if they are recorded, and the master of its terminal
+    /// if it has one.
     Started {
         proc: bool,
     },
@@ -308,6 +309,8 @@ pub(crate) struct WrappedSpec {
     pub(crate) home_layer: LayerPath,
     pub(crate) caches: Vec<CacheSpec>,
     pub(crate) terminal: Option<TerminalSize>,
+    /// Whether paths that it looks for in vain are recorded.
+    pub(crate) records_lookups: bool,
 }
 
 /// A cache under a layer.
@@ -558,6 +561,7 @@ mod tests {
                 masked_directories: vec![OsString::from_vec(vec![0xfc]).into()],
             }],
             terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+            records_lookups: true,
         }
     }
 

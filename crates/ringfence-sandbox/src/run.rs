@@ -18,7 +18,9 @@ use rustix::process::{Signal, pidfd_send_signal};
 use crate::bwrap::JailBackend;
 use crate::cgroup::RunCgroup;
 use crate::isolation_status::Isolation;
-use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::job::{
+    ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram,
+};
 use crate::output::HeadTailBuffer;
 use crate::program_network::ProgramNetwork;
 use crate::protocol::{HostCommand, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
@@ -297,7 +299,12 @@ impl<'a> ProgramRun<'a> {
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
         if let Some((network, refusals)) = descriptors.next().zip(descriptors.next()) {
             let network = ProgramNetwork::new(Arc::clone(self.spawner), network);
-            self.observer.on_started(network, File::from(refusals));
+            let lookups = if wrapped.records_lookups { descriptors.next() } else { None };
+            self.observer.on_started(StartedProgram {
+                network,
+                refusals: File::from(refusals),
+                lookups: lookups.map(File::from),
+            });
         }
         if let Some((terminal, master)) = self.terminal().zip(descriptors.next()) {
             terminal.relay.on_opened(master);

@@ -6,9 +6,11 @@
 //!
 //! Not here: decisions about layers (`ringfence-fs`), profiles of agents and the person's terminal (`ringfence`).
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     CallContext, CallLimits, ConnectionDecider, DuplicateToolError, EgressChannel, ErrorKind, HomeFile,
     LayerDescription, LayerSummary, NET_MOUNT, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool,
@@ -25,11 +28,11 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram};
 use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
+use crate::lookup_recorder::{PathLookup, parse_lookups};
 use crate::port_offers::{ProgramPorts, listen_access};
-use crate::program_network::ProgramNetwork;
 use crate::program_runner::{ProgramRunner, tool_error};
 use crate::published_ports::PublishedPort;
 use crate::refusals_file::RefusalsFile;
@@ -68,6 +71,8 @@ pub struct WrappedRunSetup {
     pub published_ports: Vec<PublishedPort>,
     /// Ports of this machine's `127.0.0.1` that the program reaches at the same address.
     pub connected_ports: Vec<u16>,
+    /// Gets the paths that it looked for in vain, for a run that records them.
+    pub lookups: Option<Arc<Mutex<Vec<PathLookup>>>>,
     /// Caches of toolchains below the home directory.
     pub caches: Vec<ToolCache>,
     pub limits: JailLimits,
@@ -265,6 +270,7 @@ impl RunProgramTool {
                 .collect(),
             files: setup.files.clone(),
             terminal,
+            records_lookups: setup.lookups.is_some(),
         };
         let job = JailJob {
             argv: setup.command.clone(),
@@ -281,7 +287,7 @@ impl RunProgramTool {
             network: None,
             wrapped: Some(&wrapped),
         };
-        let refusals = RefusalsFile::default();
+        let (refusals, lookups) = (RefusalsFile::default(), RefCell::default());
         let connections = ConnectionDecider::new(cx).with_refusal_listener(|error| refusals.add(&error.message));
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
         let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
@@ -291,6 +297,7 @@ impl RunProgramTool {
             egress: egress.as_deref(),
             connections,
             refusals: &refusals,
+            lookups: &lookups,
             ports,
             setup,
             disk: &disk,
@@ -310,6 +317,9 @@ impl RunProgramTool {
         let is_full = disk.is_exceeded();
         // Its ports are closed.
         drop(observer);
+        if let (Some(sink), Some(file)) = (&setup.lookups, lookups.take()) {
+            *sink.lock() = read_lookups(file);
+        }
         drop(job);
         let ended = match ended {
             Ok(ended) => ended,
@@ -324,6 +334,13 @@ impl RunProgramTool {
         let limit = if is_full { Some(DISK_LIMIT) } else { exceeded_limit(&ended) };
         Ok(reply(&ended, id, &summary, limit))
     }
+}
+
+/// What was recorded. A file that cannot be read has nothing.
+fn read_lookups(mut file: File) -> Vec<PathLookup> {
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    read.map(|_| parse_lookups(&bytes)).unwrap_or_default()
 }
 
 /// Exit code of a program that has none.
@@ -357,6 +374,7 @@ struct WrappedObserver<'a> {
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
     refusals: &'a RefusalsFile,
+    lookups: &'a RefCell<Option<File>>,
     ports: ProgramPorts,
     setup: &'a WrappedRunSetup,
     disk: &'a LayerDiskBound<'a>,
@@ -378,9 +396,10 @@ impl ProgramObserver for WrappedObserver<'_> {
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
     }
 
-    fn on_started(&self, network: ProgramNetwork, refusals: File) {
-        self.refusals.open(refusals);
-        self.ports.start(network);
+    fn on_started(&self, started: StartedProgram) {
+        self.refusals.open(started.refusals);
+        self.ports.start(started.network);
+        self.lookups.replace(started.lookups);
     }
 
     fn signal(&self) -> Option<i32> {

@@ -226,7 +226,7 @@ Examples:
 Exit codes:
   125  the program could not be started
   N    the exit code of the program; 128 and the number of its signal")]
-    Run(RunOptions),
+    Run(Box<RunOptions>),
     /// List, review, keep, commit and drop layers of wrapped programs.
     #[command(after_help = "\
 Examples:

@@ -16,6 +16,7 @@ pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod layers;
+mod learn;
 pub(crate) mod line_editor;
 pub(crate) mod markdown;
 pub(crate) mod observers;
@@ -99,6 +100,12 @@ pub(crate) enum CliError {
     Heads(std::io::Error),
     #[error("cannot read the audit log: {}", IoText(.0))]
     AuditRead(std::io::Error),
+    #[error("cannot write the profile draft: {}", IoText(.0))]
+    Draft(std::io::Error),
+    #[error("a profile draft must be outside of the workspace, where programs cannot change it; name another file")]
+    DraftInWorkspace,
+    #[error("the name of a profile draft must end in `.toml`")]
+    DraftName,
     #[error("no run `{wanted}` in the audit log; the last ones: {known}")]
     UnknownRun { wanted: String, known: String },
     #[error("no run in the audit log; start one with `ringfence run`")]
@@ -249,7 +256,7 @@ fn run_configured(
             call(&app, tool, json)
         }
         ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
-        ConfiguredCommand::Run(options) => run_wrapped(settings, environment, options),
+        ConfiguredCommand::Run(options) => run_wrapped(settings, environment, *options),
         ConfiguredCommand::Layers { command } => run_layers_command(settings, environment, command),
         ConfiguredCommand::Gc(options) => collect_garbage(&settings, &options),
         ConfiguredCommand::Acp(options) => {

@@ -3,15 +3,18 @@
 //! Not here: the run (`wrapped_run/mod.rs`), and later decisions (`layers.rs`).
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
 use ringfence_sandbox::{PublishedPort, RunProgramReply};
 use tokio_util::sync::CancellationToken;
 
+use crate::app::workspace_directory;
 use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
 use crate::cli::layers::{branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home};
+use crate::cli::learn::DraftFile;
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
@@ -22,8 +25,8 @@ const NOT_STARTED: u8 = 125;
 /// Options of `ringfence run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
-    /// The profile, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
-    #[arg(long, value_name = "NAME")]
+    /// The profile or its file, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
+    #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
     /// A toolchain, instead of those that files of the workspace choose (repeatable); `none` for none. Programs get its
     /// caches with a layer over yours, and may reach the hosts of its registry.
@@ -44,6 +47,10 @@ pub(crate) struct RunOptions {
     /// (repeatable).
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     connect: Vec<u16>,
+    /// Write a draft of a profile for the program to this file: the hosts and ports that it was refused. Without a terminal,
+    /// nothing is asked.
+    #[arg(long, value_name = "FILE")]
+    learn: Option<PathBuf>,
     /// Most memory of all its processes, such as `4G`; three quarters of the machine's if not set.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
@@ -93,7 +100,10 @@ pub(crate) fn run_wrapped(
     options: RunOptions,
 ) -> Result<u8, CliError> {
     let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
-    let RunOptions { memory, disk, processes, time, raw_terminal, command, .. } = options;
+    let RunOptions { learn, memory, disk, processes, time, raw_terminal, command, .. } = options;
+    let workspace = || workspace_directory(&settings, environment);
+    let draft =
+        learn.as_ref().map(|file| DraftFile::new(&environment.current.join(file), &workspace()?)).transpose()?;
     let options = WrappedRunOptions {
         profile,
         toolchains: toolchain,
@@ -101,6 +111,7 @@ pub(crate) fn run_wrapped(
         allowed_hosts: allow_host,
         published_ports: publish,
         connected_ports: connect,
+        learns: draft.is_some(),
         memory,
         processes,
         disk,
@@ -112,6 +123,7 @@ pub(crate) fn run_wrapped(
     run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
     let reply = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
+    let learned = run.learned.clone();
     drop(run);
     let reply = match reply.outcome {
         Ok(value) => parse_reply(value.to_value())
@@ -121,6 +133,10 @@ pub(crate) fn run_wrapped(
             return Ok(NOT_STARTED);
         }
     };
+    if let (Some(draft), Some(file), Some(learned)) = (draft, learn, learned) {
+        draft.write(&settings.state, &learned)?;
+        print_error(&format!("profile draft written; check it, and use it with `--profile {}`", file.display()));
+    }
     if let Some(limit) = &reply.limit {
         print_error(&format!("the program was ended: limit `{limit}` exceeded"));
     }

@@ -42,6 +42,11 @@ pub(crate) fn explain_run(state: &Path, options: &WhyOptions) -> Result<String, 
     }
 }
 
+/// The run of a session.
+pub(crate) fn read_run(state: &Path, session: &str) -> std::io::Result<Option<RunRefusals>> {
+    Ok(RunHistory::read(state, Some(session))?.run)
+}
+
 /// A wrapped run, as the audit log has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RunRefusals {
@@ -56,6 +61,17 @@ pub(crate) struct RunRefusals {
     pub(crate) ended: Option<String>,
     /// In the order of the first refusal of each.
     pub(crate) refusals: Vec<RunRefusal>,
+    /// What was approved while it ran.
+    #[serde(skip)]
+    pub(crate) approved: Vec<ApprovedAccess>,
+}
+
+/// An access that required an approval and got one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApprovedAccess {
+    pub(crate) action: String,
+    pub(crate) path: String,
+    pub(crate) count: u64,
 }
 
 /// One thing that was refused, however often.
@@ -115,6 +131,7 @@ struct RunRecord {
     accesses: Vec<RecordedAccess>,
     about: Option<String>,
     ok: Option<bool>,
+    approved: Option<bool>,
     error: Option<String>,
     rule: Option<String>,
     layer: Option<String>,
@@ -184,6 +201,7 @@ impl RunRefusals {
             started: record.ts.clone(),
             ended: None,
             refusals: Vec::new(),
+            approved: Vec::new(),
         }
     }
 
@@ -204,6 +222,16 @@ impl RunRefusals {
                     None => self.refusals.push(refusal),
                 }
             }
+            ("access", Some(access)) if record.approved == Some(true) => {
+                let is_it = |known: &&mut ApprovedAccess| known.action == access.action && known.path == access.path;
+                match self.approved.iter_mut().find(is_it) {
+                    Some(known) => known.count += 1,
+                    None => {
+                        let (action, path) = (access.action.clone(), access.path.clone());
+                        self.approved.push(ApprovedAccess { action, path, count: 1 });
+                    }
+                }
+            }
             // Further ones, after one with a record of its own.
             ("access-unlisted", Some(access)) => {
                 let (kind, resource, detail) = parse_access(access);
@@ -219,7 +247,7 @@ impl RunRefusals {
     }
 
     fn to_text(&self) -> String {
-        let Self { run, program, profile, started, ended, refusals } = self;
+        let Self { run, program, profile, started, ended, refusals, .. } = self;
         let ended = ended.as_ref().map_or_else(|| "no end recorded".to_owned(), |ended| format!("ended {ended}"));
         let mut text = format!("run {run} of `{program}`, profile `{profile}`: began {started}, {ended}\n");
         if refusals.is_empty() {
@@ -345,7 +373,8 @@ fn parse_access(access: &RecordedAccess) -> (RefusalKind, String, Option<String>
     }
 }
 
-fn loopback_port(resource: &str) -> Option<u16> {
+/// The port of a host that is this machine.
+pub(crate) fn loopback_port(resource: &str) -> Option<u16> {
     let (host, port) = resource.rsplit_once(':')?;
     let host = host.trim_matches(['[', ']']);
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());

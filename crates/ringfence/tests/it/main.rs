@@ -72,6 +72,7 @@ mod undo;
 mod web;
 mod workflow_runs;
 mod wrapped_escapes;
+mod wrapped_learn;
 mod wrapped_names;
 mod wrapped_ports;
 mod wrapped_refusals;
