@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_kernel::sync::Mutex;
-use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, sanitize_json};
+use ringfence_kernel::{AuditEvent, AuditSink, AuditSinkError, CallRecord, ToolError, sanitize_json};
 use ringfence_sys::commit_log::{CommitLog, CoveredFile};
 use ringfence_sys::own_files::{acquire_lock, open_state, open_state_dir, release_lock, truncate_durably, write_all};
 use ringfence_sys::stat::{FileId, FileStat};
@@ -25,6 +25,7 @@ use ringfence_sys::syscall::{fdatasync, fstat, ftruncate, pread, statat};
 use rustix::fs::{AtFlags, CWD, OFlags, Stat};
 use rustix::io::Errno;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::keys::AuditKeys;
 use crate::vocabulary::RECORD_VERSION;
@@ -467,7 +468,7 @@ struct AuditLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    layer: Option<&'static str>,
+    layer: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     approved: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -560,6 +561,7 @@ impl<'a> AuditLine<'a> {
                 line.assurance = approved.map(|approval| approval.assurance.name());
                 line.ok = Some(refused.is_none());
                 line.error = refused.map(|error| session.dialect.error_code(error));
+                (line.rule, line.layer) = refused.map(rule_of).unwrap_or_default();
                 return line;
             }
             AuditEvent::ChangesDiscarded { error } => {
@@ -583,6 +585,7 @@ impl<'a> AuditLine<'a> {
             AuditEvent::End { outcome, reply, duration } => ("end", outcome.err(), reply, duration),
             AuditEvent::Refused { error, reply, duration } => {
                 line.arguments = Some(sum(record.arguments));
+                (line.rule, line.layer) = rule_of(error);
                 ("refused", Some(*error), reply, duration)
             }
             AuditEvent::Overdue { error, reply, duration } => ("overdue", Some(*error), reply, duration),
@@ -594,6 +597,12 @@ impl<'a> AuditLine<'a> {
         line.micros = Some(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
         line
     }
+}
+
+/// The rule behind a refusal, and its layer, where policy refused it.
+fn rule_of(error: &ToolError) -> (Option<&str>, Option<&str>) {
+    let text = |key: &str| error.details.get(key).and_then(Value::as_str);
+    (text("rule").map(truncate_text), text("layer"))
 }
 
 fn timestamp_now() -> String {

@@ -22,8 +22,8 @@ use crate::pending_approval::ApprovalPrompt;
 use crate::pending_connection::{ConnectionAnswer, PendingConnection};
 use crate::sync::Mutex;
 use crate::{
-    ApprovalDecision, ApprovalRequest, ApproverReply, ErrorKind, HostError, Preview, PreviewBody, ResourceAccess,
-    ToolError, Verdict,
+    ApprovalDecision, ApprovalRequest, ApproverReply, ErrorKind, HostError, PolicyAction, Preview, PreviewBody,
+    ResourceAccess, ToolError, Verdict,
 };
 
 /// Lifetime of a question whose run does not end before.
@@ -34,12 +34,16 @@ impl Invocation {
     pub(crate) fn open_connection_question(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection {
         let Ok(runtime) = Handle::try_current() else { return PendingConnection::refused(unavailable_error()) };
         let host = &access.resource.display_path;
-        let preview = Preview::new(&format!("connect to `{host}`"), host.clone());
+        let (summary, args) = match access.action {
+            PolicyAction::Listen => (format!("publish a port of the program at `{host}`"), json!({"port": host})),
+            _ => (format!("connect to `{host}`"), json!({"host": host})),
+        };
+        let preview = Preview::new(&summary, host.clone());
         let preview = preview.with_body(PreviewBody::Text("for the rest of this run".to_owned()));
         let prompt = self.approval_prompt(std::slice::from_ref(access), verdict.clone(), preview);
         let Ok(request) = build_request(self, &prompt) else { return PendingConnection::refused(unavailable_error()) };
         let expires = request.opened + QUESTION_LIFETIME;
-        let request = ApprovalRequest { args: json!({"host": host}), expires, ..request };
+        let request = ApprovalRequest { args, expires, ..request };
         let guard = ApprovalRequestGuard::new(&self.host.config, &request);
         let (config, id, dropped) = (Arc::clone(&self.host.config), request.id.clone(), guard.dropped());
         let answer = Arc::new(Mutex::new(None));

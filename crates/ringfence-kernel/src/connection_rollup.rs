@@ -21,7 +21,14 @@ const MAX_HOSTS: usize = 4096;
 
 /// Connections of a run so far.
 #[derive(Debug, Default)]
-pub(crate) struct ConnectionRollup(Mutex<BTreeMap<String, HostConnections>>);
+pub(crate) struct ConnectionRollup(Mutex<BTreeMap<RollupKey, HostConnections>>);
+
+/// An action, and the host that it is on.
+type RollupKey = (&'static str, String);
+
+fn rollup_key(access: &ResourceAccess) -> RollupKey {
+    (access.action.as_str(), access.resource.display_path.clone())
+}
 
 #[derive(Debug)]
 struct HostConnections {
@@ -45,11 +52,11 @@ pub(crate) enum RollupDecision {
 impl ConnectionRollup {
     pub(crate) fn add(&self, access: &ResourceAccess, outcome: ConnectionOutcome, now: Instant) -> RollupDecision {
         let mut hosts = self.0.lock();
-        let host = &access.resource.display_path;
-        if !hosts.contains_key(host) && hosts.len() >= MAX_HOSTS {
+        let host = rollup_key(access);
+        if !hosts.contains_key(&host) && hosts.len() >= MAX_HOSTS {
             return RollupDecision::Full;
         }
-        let counts = hosts.entry(host.clone()).or_insert_with(|| HostConnections {
+        let counts = hosts.entry(host).or_insert_with(|| HostConnections {
             access: access.clone(),
             is_made_recorded: false,
             is_refused_recorded: false,
@@ -72,7 +79,7 @@ impl ConnectionRollup {
 
     /// The record of this one is written.
     pub(crate) fn mark_recorded(&self, access: &ResourceAccess, outcome: ConnectionOutcome) {
-        if let Some(counts) = self.0.lock().get_mut(&access.resource.display_path) {
+        if let Some(counts) = self.0.lock().get_mut(&rollup_key(access)) {
             match outcome {
                 ConnectionOutcome::Made => counts.is_made_recorded = true,
                 ConnectionOutcome::Refused => counts.is_refused_recorded = true,

@@ -237,7 +237,7 @@ fn exfiltration_rules() -> Vec<PolicyRule> {
     };
     vec![
         PolicyRule {
-            actions: vec![PolicyAction::Fetch, PolicyAction::External, PolicyAction::Send],
+            actions: vec![PolicyAction::Fetch, PolicyAction::External, PolicyAction::Send, PolicyAction::Listen],
             ..rule(
                 [Taint::ReadSecret, Taint::SawUntrusted],
                 "and this session has read a secret and seen untrusted content",
@@ -277,6 +277,7 @@ fn build_verdict(
     let would = || match access.action {
         PolicyAction::External => format!("this would call the external tool `{}`", access.resource.display_path),
         PolicyAction::Send => format!("this would send contents to `{}`", access.resource.display_path),
+        PolicyAction::Listen => format!("this would accept connections at `{}`", access.resource.display_path),
         action => format!("this would {} `{}`", action.as_str(), access.resource.display_path),
     };
     let grant = grant_line(layer, rule, access, tool);
@@ -355,7 +356,9 @@ fn grant_line(layer: PolicyLayer, rule: &PolicyRule, access: &ResourceAccess, to
 /// The rule that allows a tool exactly this resource, where one can be written.
 fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
     let names: Vec<String> = match access.action {
-        PolicyAction::Fetch => access.resource.names().map(host_pattern).collect::<Option<_>>()?,
+        PolicyAction::Fetch | PolicyAction::Listen => {
+            access.resource.names().map(host_pattern).collect::<Option<_>>()?
+        }
         _ => access.resource.names().map(path_pattern).collect(),
     };
     let scope = match access.action {
@@ -363,6 +366,7 @@ fn allow_rule_line(access: &ResourceAccess, tool: &str) -> Option<String> {
         PolicyAction::Send => return None,
         PolicyAction::Run => return Some(format!("{{ decision = \"allow\", tool = {} }}", quote_words(&[tool]))),
         PolicyAction::Fetch => format!("host = {}", quote_words(&names)),
+        PolicyAction::Listen => format!("effect = \"listen\", host = {}", quote_words(&names)),
         PolicyAction::External => format!("effect = \"external\", path = {}", quote_words(&names)),
         _ => format!("mount = {}, path = {}", quote_words(&[&access.resource.mount]), quote_words(&names)),
     };

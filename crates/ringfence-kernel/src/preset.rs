@@ -63,6 +63,7 @@ impl Preset {
                 registry_rule(),
                 irreversible_rule(),
                 external_tool_rule(),
+                published_port_rule(),
             ],
             vec![sent_contents_rule(), anything_else],
         ]
@@ -149,6 +150,14 @@ fn unlisted_host_rule() -> PolicyRule {
         actions: vec![PolicyAction::Fetch],
         mounts: vec![NET_MOUNT.to_owned()],
         ..PolicyRule::built_in("other host", Some("a host that no rule allows"))
+    }
+}
+
+/// A port of this machine is opened without asking only where a rule allows it.
+fn published_port_rule() -> PolicyRule {
+    PolicyRule {
+        actions: vec![PolicyAction::Listen],
+        ..PolicyRule::built_in("other port", Some("a port that no rule allows"))
     }
 }
 
@@ -239,6 +248,7 @@ mod tests {
         check(PolicyAction::Create, ".git/hooks/pre-commit", [Ask, Ask, Deny]);
         check(PolicyAction::Fetch, "docs.rs:443", [Ask, Ask, Ask]);
         check(PolicyAction::Send, "docs.rs:443", [Ask, Ask, Deny]);
+        check(PolicyAction::Listen, "127.0.0.1:8000", [Ask, Ask, Ask]);
         check(PolicyAction::Run, "python", [Allow, Allow, Allow]);
         check(PolicyAction::Run, ".env", [Allow, Allow, Allow]);
         check(PolicyAction::Fetch, "server.pem:443", [Ask, Ask, Ask]);

@@ -41,11 +41,13 @@ pub enum PolicyAction {
     External,
     /// Contents of the workspace are sent to a host and cannot be recalled; the mount is `NET_MOUNT`.
     Send,
+    /// Connections to a port of this machine are accepted, and lead to a running program; the mount is `NET_MOUNT`.
+    Listen,
 }
 
 impl PolicyAction {
     /// Every action.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::List,
         Self::Read,
         Self::Create,
@@ -57,21 +59,22 @@ impl PolicyAction {
         Self::Run,
         Self::External,
         Self::Send,
+        Self::Listen,
     ];
 
     /// Whether files are no longer what they were.
     pub fn changes_files(self) -> bool {
-        !matches!(self, Self::List | Self::Read | Self::Fetch | Self::Run | Self::External | Self::Send)
+        self.is_file_action() && !matches!(self, Self::List | Self::Read)
     }
 
     /// Whether its resources are files.
     pub fn is_file_action(self) -> bool {
-        !matches!(self, Self::Fetch | Self::Run | Self::External | Self::Send)
+        !matches!(self, Self::Fetch | Self::Run | Self::External | Self::Send | Self::Listen)
     }
 
-    /// Whether its resources are hosts.
+    /// Whether its resources are hosts, or ports of this machine.
     pub fn is_host_action(self) -> bool {
-        matches!(self, Self::Fetch | Self::Send)
+        matches!(self, Self::Fetch | Self::Send | Self::Listen)
     }
 
     /// Name of the action in rules and records.
@@ -88,6 +91,7 @@ impl PolicyAction {
             Self::Run => "run",
             Self::External => "external",
             Self::Send => "send",
+            Self::Listen => "listen",
         }
     }
 }
@@ -180,7 +184,8 @@ pub(crate) fn is_same_mount(one: &str, other: &str) -> bool {
     one == other || (WORKSPACE_MOUNTS.contains(&one) && WORKSPACE_MOUNTS.contains(&other))
 }
 
-/// The mount that stands for the network: its paths are `host:port`, and `host:port/path` where the path is known.
+/// The mount that stands for the network: its paths are `host:port`, and `host:port/path` where the path is known. To
+/// listen, they are `address:port` of this machine.
 pub const NET_MOUNT: &str = "net";
 
 /// The mount that stands for the search engine that the user chose: its paths are `host:port`. Queries go to one host

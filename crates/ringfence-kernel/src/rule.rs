@@ -163,8 +163,15 @@ impl PolicyRule {
             })
             && self.protected.is_none_or(|protected| of_file(&|name| name.sensitivity.protected == protected))
             && self.hosts.as_ref().is_none_or(|hosts| {
-                seen.may_match(PolicyAction::is_host_action) && holds(&|name| hosts.matches(name.path.text(), breadth))
+                seen.may_match(|action| self.has_host(action))
+                    && holds(&|name| hosts.matches(name.path.text(), breadth))
             })
+    }
+
+    /// Whether its hosts are those of an action. A host that may be reached is not a port that may be opened.
+    fn has_host(&self, action: PolicyAction) -> bool {
+        let is_named = self.match_breadth() == MatchBreadth::Wide || self.actions.contains(&PolicyAction::Listen);
+        action.is_host_action() && (action != PolicyAction::Listen || is_named)
     }
 
     /// Whether its paths are those of other programs' tools.
@@ -185,15 +192,15 @@ impl PolicyRule {
         if matches!(access.action, PolicyAction::Run | PolicyAction::Send) {
             return None;
         }
-        let fetches = access.action == PolicyAction::Fetch;
-        let (key, written) = match fetches {
+        let is_host = access.action.is_host_action();
+        let (key, written) = match is_host {
             true => ("host", self.hosts.as_ref().map(|hosts| &hosts.sources)),
             false => ("path", self.paths.as_ref().map(|paths| &paths.sources)),
         };
         // With a path, a rule about every effect would no longer be about hosts, and the other way round.
         let alike = |effect: &PolicyAction| match access.action {
             PolicyAction::External => *effect == PolicyAction::External,
-            _ if fetches => *effect == PolicyAction::Fetch,
+            _ if is_host => *effect == access.action,
             _ => effect.is_file_action(),
         };
         if written.is_none() && (self.actions.is_empty() || !self.actions.iter().all(alike)) {
@@ -201,7 +208,7 @@ impl PolicyRule {
         }
         let mut patterns: Vec<String> = written.into_iter().flatten().cloned().collect();
         for name in access.resource.names() {
-            match fetches {
+            match is_host {
                 true => patterns = HostPatterns::sources_without(&patterns, name)?,
                 false => patterns.push(format!("!{}", path_pattern(name))),
             }

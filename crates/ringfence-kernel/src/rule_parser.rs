@@ -101,12 +101,15 @@ impl PolicyRule {
         if self.hosts.is_some() && !fetches {
             return Err(rule_error(
                 "host",
-                "`host` applies only to the effects `fetch` and `send`, which this rule does not include",
+                "`host` applies only to the effects `fetch`, `send` and `listen`, which this rule does not include",
             ));
         }
         let files_only = |key: &&str| matches!(*key, "secret" | "protected");
         if let Some(key) = about_paths.filter(|key| !has_path || (files_only(key) && !has_files)) {
-            return Err(rule_error(key, "the effects `fetch`, `send` and `run` have no file; use `host` or `tool`"));
+            return Err(rule_error(
+                key,
+                "the effects `fetch`, `send`, `listen` and `run` have no file; use `host` or `tool`",
+            ));
         }
         if self.assurance.is_some() && self.decision != Decision::Ask {
             return Err(rule_error("assurance", "`assurance` applies only to rules with `decision = \"ask\"`"));
@@ -236,7 +239,7 @@ mod tests {
         assert_refused(
             json!({"decision": "deny", "effect": ["read", "overwirte"]}),
             expect![
-                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `overwrite`?"
+                "`effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, listen, look, change; did you mean `overwrite`?"
             ],
         );
         assert_refused(
@@ -275,11 +278,13 @@ mod tests {
         );
         assert_refused(
             json!({"decision": "deny", "host": "docs.rs", "effect": "read"}),
-            expect!["`host`: `host` applies only to the effects `fetch` and `send`, which this rule does not include"],
+            expect![
+                "`host`: `host` applies only to the effects `fetch`, `send` and `listen`, which this rule does not include"
+            ],
         );
         assert_refused(
             json!({"decision": "deny", "secret": true, "effect": "fetch"}),
-            expect!["`secret`: the effects `fetch`, `send` and `run` have no file; use `host` or `tool`"],
+            expect!["`secret`: the effects `fetch`, `send`, `listen` and `run` have no file; use `host` or `tool`"],
         );
         assert_refused(
             json!({"decision": "deny", "path": "/etc"}),

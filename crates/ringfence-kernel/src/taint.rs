@@ -43,7 +43,9 @@ impl Taint {
     pub fn from_access(access: &ResourceAccess) -> Option<Self> {
         match access.action {
             // Arguments of an MCP tool can be sent on by its server.
-            PolicyAction::Fetch | PolicyAction::External | PolicyAction::Send => Some(Self::HasEgress),
+            PolicyAction::Fetch | PolicyAction::External | PolicyAction::Send | PolicyAction::Listen => {
+                Some(Self::HasEgress)
+            }
             PolicyAction::Read | PolicyAction::Move if access.resource.effective_sensitivity().secret => {
                 Some(Self::ReadSecret)
             }

@@ -253,8 +253,9 @@ pub trait Egress: Send + Sync + fmt::Debug {
     fn open(&self, hosts: &[String], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError>;
 
     /// A way on which each connection is decided when the program wants it. Its attempts are undecided: see
-    /// [`ConnectionDecider`](crate::ConnectionDecider).
-    fn open_judged(&self, cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError>;
+    /// [`ConnectionDecider`](crate::ConnectionDecider). Programs find these ports of this machine's `127.0.0.1` at the same
+    /// address of their own.
+    fn open_judged(&self, loopback_ports: &[u16], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError>;
 
     /// A host (`host:port`) in the one way in which it is judged, however it was spelled: rules know no other.
     fn canonical_host(&self, host: &str) -> Result<String, ToolError>;

@@ -111,7 +111,7 @@ pub enum RunEnvironmentError {
 }
 
 /// Port of the egress proxy inside the jail.
-pub(crate) const PROXY_PORT: u16 = 3128;
+pub const PROXY_PORT: u16 = 3128;
 
 /// The caller's variables, and where there is a way out, those by which programs know it.
 pub(crate) fn with_proxy_vars(caller: &BTreeMap<String, String>, has_egress: bool) -> BTreeMap<String, String> {

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, open, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
@@ -20,7 +21,9 @@ use crate::environment::PROXY_PORT;
 use crate::jail::{self, JailBlueprint, JailRoot};
 use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, ProgramSession, drop_capabilities};
+use crate::lookup_recorder::LookupRecorder;
 use crate::memory_monitor::{MemoryMonitor, ProcessSource, memory_mounts};
+use crate::mounts::{READ_ONLY, clone_mount};
 use crate::name_network::open_name_network;
 use crate::program_control::ProgramControl;
 use crate::protocol::{
@@ -28,11 +31,14 @@ use crate::protocol::{
 };
 use crate::rename_helper::HelperIsolation;
 use crate::rename_requests::RenameRequests;
-use crate::run_mounts::{self, JailOverlay};
+use crate::run_mounts::{self, JailOverlay, SCRIPT_DIR};
 use crate::seccomp::SeccompFilters;
-use crate::sys::{self, CallAnswer, ForkResult};
+use crate::sys::{self, CallAnswer, ForkResult, MountFlagScope};
 use crate::terminal::{JailTerminal, TerminalSize};
 use crate::wrapped_mounts::{self, WorkspaceOverlay};
+
+/// File in the directory of the run's own files that says what was refused.
+const REFUSALS_FILE: &str = "refused";
 
 /// Loopback addresses of the host that one run can reach.
 const MAX_LISTENERS: usize = 63;
@@ -121,6 +127,10 @@ impl<'a> PreparedJail<'a> {
     fn run(&mut self, mut descriptors: Vec<OwnedFd>, reply: &OwnedFd) -> Result<SpawnerReply, SetupError> {
         let failed = || SetupStep::Order.failed::<Errno>();
         let spec = RunSpec::read(descriptors.first().ok_or(Errno::BADMSG).map_err(failed())?).map_err(failed())?;
+        // Before this process moves into another.
+        let network = spec.wrapped.as_ref().map(|_| open_network(&self.root)).transpose()?;
+        let refusals = spec.wrapped.as_ref().map(|_| create_refusals_file()).transpose();
+        let refusals = refusals.map_err(SetupStep::Place.failed())?;
         // Open until this process ends, and the way with it.
         let _way = match spec.egress {
             true => open_egress(descriptors.pop(), Some((&self.root, self.program)))?,
@@ -128,6 +138,9 @@ impl<'a> PreparedJail<'a> {
         };
         let [text, output, errors, shown @ ..] = &descriptors[..] else { return Err(failed()(Errno::BADMSG)) };
         let mounted = self.mount(&spec, shown)?;
+        if refusals.is_some() {
+            close_script_directory().map_err(SetupStep::Place.failed())?;
+        }
         let streams: Vec<&OwnedFd> = match (&self.terminal, terminal_size(&spec)) {
             (Some(terminal), Some(size)) => {
                 terminal.prepare(size, self.program).map_err(SetupStep::Terminal.failed())?;
@@ -146,12 +159,16 @@ impl<'a> PreparedJail<'a> {
         };
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
+        let master = self.terminal.as_ref().map(JailTerminal::master);
+        let lookups = spec.wrapped.as_ref().filter(|wrapped| wrapped.records_lookups);
+        let lookups = lookups.map(|_| memfd_create("lookups", MemfdFlags::CLOEXEC)).transpose();
+        let lookups = lookups.map_err(SetupStep::Place.failed())?;
         let overlay = mounted.as_ref().into_iter().flat_map(WorkspaceOverlay::descriptors);
-        let given: Vec<BorrowedFd<'_>> =
-            overlay.chain(self.terminal.as_ref().map(JailTerminal::master)).chain(upper).collect();
+        let of_wrapped = overlay.chain(network.iter().chain(&refusals).chain(&lookups).map(AsFd::as_fd));
+        let given: Vec<BorrowedFd<'_>> = of_wrapped.chain(master).chain(upper).collect();
         let _ = started.send(reply.as_fd(), &given);
-        // The host has it, and the end of its mount is not to wait for this process.
-        drop(mounted);
+        // The host has them, and the end of the mount is not to wait for this process.
+        drop((mounted, network, refusals));
         let terminal = self.terminal.take().map(JailTerminal::into_program_side);
         let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
         let processes = if self.root.has_proc {
@@ -163,7 +180,8 @@ impl<'a> PreparedJail<'a> {
             self.program,
             &self.sigchld_fd,
             LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next())
-                .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter)),
+                .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter))
+                .with_lookups(lookups),
             control,
         ))
     }
@@ -178,6 +196,25 @@ impl<'a> PreparedJail<'a> {
             _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
         }
     }
+}
+
+/// The network that this process and its program are in.
+fn open_network(root: &JailRoot) -> Result<OwnedFd, SetupError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(&root.spawner_proc, "self/ns/net", flags, Mode::empty()).map_err(SetupStep::ProgramNetwork.failed())
+}
+
+/// The file in which the program finds what was refused, for the host to write to. It is in another mount of its directory,
+/// which stays writable for its holder when the program's becomes read-only.
+fn create_refusals_file() -> Result<OwnedFd, Errno> {
+    let writable = clone_mount(CWD, SCRIPT_DIR, MountFlagScope::Mount)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(&writable, REFUSALS_FILE, flags, Mode::from_raw_mode(0o444))
+}
+
+fn close_script_directory() -> Result<(), Errno> {
+    let shown = open(SCRIPT_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    sys::set_mount_flags(shown.as_fd(), READ_ONLY, MountFlagScope::Mount, None)
 }
 
 fn terminal_size(spec: &RunSpec) -> Option<TerminalSize> {
@@ -270,6 +307,7 @@ pub(crate) struct LimitMonitor<'a> {
     cpu: Duration,
     processes: ProcessSource<'a>,
     renames: RenameRequests<'a>,
+    lookups: Option<LookupRecorder<'a>>,
 }
 
 impl<'a> LimitMonitor<'a> {
@@ -283,12 +321,17 @@ impl<'a> LimitMonitor<'a> {
         let memory = (!spec.memory_by_cgroup).then(watch);
         let locks = FileLockBudget::within(spec.limits.memory_bytes);
         let (cpu, renames) = (spec.limits.cpu.max(Duration::from_secs(1)), RenameRequests::new(None, processes));
-        Self { memory, locks, requests, cpu, processes, renames }
+        Self { memory, locks, requests, cpu, processes, renames, lookups: None }
     }
 
     /// Has directories of the workspace renamed that its overlay does not rename.
     pub(crate) fn with_rename_helper(self, isolation: HelperIsolation<'a>) -> Self {
         Self { renames: RenameRequests::new(Some(isolation), self.processes), ..self }
+    }
+
+    /// Records paths that are looked for in vain, where there is a file for them.
+    fn with_lookups(self, file: Option<OwnedFd>) -> Self {
+        Self { lookups: file.map(|file| LookupRecorder::new(file, self.processes)), ..self }
     }
 
     /// Until a child ended, or there is something to do about memory.
@@ -324,7 +367,11 @@ impl<'a> LimitMonitor<'a> {
         let Some(requests) = &self.requests else { return };
         match sys::next_notification(requests.as_fd()) {
             Ok(Some(call)) => {
-                let Some(call) = self.renames.take(requests.as_fd(), call) else { return };
+                let call = match &mut self.lookups {
+                    Some(lookups) => lookups.take(requests.as_fd(), call),
+                    None => Some(call),
+                };
+                let Some(call) = call.and_then(|call| self.renames.take(requests.as_fd(), call)) else { return };
                 let permission = match (call.number, &mut self.memory) {
                     (libc::SYS_mmap, Some(memory)) => {
                         memory.add_shared(call.arguments[1]);

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::isolation_status::Isolation;
 use crate::limits::JailLimits;
 use crate::mounted_overlay::MountedOverlay;
 use crate::output::CapturedOutput;
+use crate::program_network::ProgramNetwork;
 use crate::toolchains::Toolchain;
 use crate::wrapped_environment::WrappedEnvironment;
 
@@ -91,6 +93,9 @@ pub trait ProgramObserver {
     /// Whether the program is to be ended. Asked at least every ten milliseconds.
     fn should_stop(&self) -> bool;
 
+    /// A wrapped program runs.
+    fn on_started(&self, _: StartedProgram) {}
+
     /// A signal for the program, once: it goes to its foreground process group. Asked as often as `should_stop`, for a
     /// wrapped program only.
     fn signal(&self) -> Option<i32> {
@@ -107,6 +112,16 @@ pub trait ProgramObserver {
 
     /// `wake_source` is readable.
     fn on_wake(&self) {}
+}
+
+/// What the host has of a wrapped program that runs.
+#[derive(Debug)]
+pub struct StartedProgram {
+    pub network: ProgramNetwork,
+    /// The program finds what is written here at `/run/ringfence/refused`.
+    pub refusals: File,
+    /// Paths that it looked for in vain, if they are recorded.
+    pub lookups: Option<File>,
 }
 
 /// Output stream of a program.
@@ -176,6 +191,9 @@ pub enum JailError {
     /// This machine, or this workspace, cannot be confined.
     #[error("sandbox unavailable: {reason}; {hint}")]
     Unavailable { reason: String, hint: String },
+    /// A port of this machine that cannot be published.
+    #[error("{reason}; {hint}")]
+    Port { reason: String, hint: String },
     #[error("program `{name}` not found in the sandbox")]
     ProgramNotFound { name: String },
     /// A variable that a caller may not set.
@@ -191,6 +209,10 @@ pub enum JailError {
 impl JailError {
     pub(crate) fn unavailable(reason: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unavailable { reason: reason.into(), hint: hint.into() }
+    }
+
+    pub(crate) fn port(reason: String, hint: String) -> Self {
+        Self::Port { reason, hint }
     }
 
     /// For `map_err`: what could not be done.

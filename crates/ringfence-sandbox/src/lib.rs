@@ -30,16 +30,21 @@ mod layer_source;
 mod limits;
 mod lock_budget;
 mod lockdown;
+mod lookup_recorder;
 mod memory_monitor;
 mod mount_points;
 mod mounted_overlay;
 mod mounts;
 mod name_network;
 mod output;
+mod port_offers;
 mod program;
 mod program_control;
+mod program_network;
 mod program_runner;
 mod protocol;
+mod published_ports;
+mod refusals_file;
 mod rename_helper;
 mod rename_requests;
 mod report;
@@ -72,19 +77,25 @@ pub use command_session::{CommandSessions, JobStatus};
 pub use diagnose::{
     SandboxDenial, SandboxDenialKind, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial,
 };
-pub use environment::RunEnvironmentError;
+pub use environment::{PROXY_PORT, RunEnvironmentError};
 pub use isolation::probe;
 pub use isolation_status::{Isolation, IsolationStatus};
-pub use job::{ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+pub use job::{
+    ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram,
+};
 pub use limits::JailLimits;
+pub use lookup_recorder::PathLookup;
 pub use mounted_overlay::MountedOverlay;
 pub use output::{CapturedOutput, HeadTailBuffer};
 pub use program::{JailProgram, OtherChanges, ProgramChanges};
+pub use program_network::ProgramNetwork;
 pub use program_runner::{FinishedRun, ProgramPhase, ProgramRunner};
+pub use published_ports::{PublishedPort, PublishedPortError};
 pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
 pub use run_program::{
     HostGroup, RUN_PROGRAM, RunNews, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup,
+    loopback_address,
     register_run_program,
 };
 pub use run_request::command_time;

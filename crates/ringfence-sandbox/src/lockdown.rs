@@ -28,7 +28,7 @@ use crate::landlock_rules::{LandlockEnforcement, LandlockError, LandlockRules, w
 use crate::limits::MemoryLimiter;
 use crate::protocol::{MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::WORKSPACE;
-use crate::seccomp::SeccompFilters;
+use crate::seccomp::{SeccompError, SeccompFilters, install_with_lookups};
 use crate::sys;
 
 /// Writable paths, besides the workspace, which is not mounted yet at this time.
@@ -194,7 +194,12 @@ fn lock_down(
         return Err(SetupStep::Landlock.failed()(Errno::NOSYS).into());
     }
     drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
-    let requests = filter.install(keeper).map_err(|_| SetupStep::Seccomp.failed()(Errno::PERM))?;
+    let records_lookups = spec.wrapped.as_ref().is_some_and(|wrapped| wrapped.records_lookups);
+    let install = || match records_lookups.then(|| install_with_lookups(keeper)).transpose()?.flatten() {
+        Some(requests) => Ok(Some(requests)),
+        None => filter.install(keeper),
+    };
+    let requests = install().map_err(|_: SeccompError| SetupStep::Seccomp.failed()(Errno::PERM))?;
 
     let (started, requests) = (SpawnerReply::Started { proc: true }, requests.as_slice());
     started.send(socket.as_fd(), &sys::borrowed(requests)).map_err(SetupStep::Start.failed())?;

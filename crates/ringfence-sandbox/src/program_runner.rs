@@ -563,7 +563,9 @@ impl FinishedRun {
 /// The error for a run without a result.
 pub(crate) fn tool_error(failure: &JailError) -> ToolError {
     let kind = match failure {
-        JailError::Unavailable { .. } | JailError::ProgramNotFound { .. } => ErrorKind::Unavailable,
+        JailError::Unavailable { .. } | JailError::Port { .. } | JailError::ProgramNotFound { .. } => {
+            ErrorKind::Unavailable
+        }
         JailError::Environment(_) => ErrorKind::InvalidArgs,
         JailError::UnexpectedExit(_) | JailError::Io(..) => ErrorKind::Execution,
     };

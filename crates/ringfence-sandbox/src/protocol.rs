@@ -88,6 +88,19 @@ pub(crate) enum SpawnerRequest {
     Ping,
     /// A user namespace that maps these to the jail's. With: where to reply.
     MapUser { from: JailUser, to: JailUser },
+    /// Opens something in the network of a running program. With: the reply socket, and the network.
+    OpenInNetwork { handle: NetworkHandle },
+}
+
+/// Something of a network that is used outside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NetworkHandle {
+    /// A TCP socket of IPv4 or IPv6.
+    Ipv4Socket,
+    Ipv6Socket,
+    /// The kernel's table of TCP sockets of IPv4 or IPv6.
+    Ipv4Table,
+    Ipv6Table,
 }
 
 /// To the host, from the spawner or from a jail.
@@ -99,7 +112,8 @@ pub(crate) enum SpawnerReply {
     /// With the user namespace.
     Mapped,
     /// The program runs, with this isolation. With the upper directory if that is in memory; for a wrapped program, with
-    /// the root of the workspace's overlay, the configuration of that mount, and the master of the terminal if there is one.
+    /// the root of the workspace's overlay, the configuration of that mount, the program's network, the file of its refusals,
+    /// that of its lookups if they are recorded, and the master of its terminal if it has one.
     Started {
         proc: bool,
     },
@@ -112,6 +126,8 @@ pub(crate) enum SpawnerReply {
     },
     ProgramNotFound,
     Failed(SetupError),
+    /// With what was opened.
+    Opened,
 }
 
 /// From the host to the init process of a wrapped program.
@@ -168,6 +184,7 @@ steps! {
     Root = "build its root",
     Loopback = "bring its loopback up",
     Network = "enter the network of the session",
+    ProgramNetwork = "reach the network of its program",
     Hold = "drop its privileges",
     Order = "read its run spec",
     Find = "find a directory of the workspace view",
@@ -292,6 +309,8 @@ pub(crate) struct WrappedSpec {
     pub(crate) home_layer: LayerPath,
     pub(crate) caches: Vec<CacheSpec>,
     pub(crate) terminal: Option<TerminalSize>,
+    /// Whether paths that it looks for in vain are recorded.
+    pub(crate) records_lookups: bool,
 }
 
 /// A cache under a layer.
@@ -542,6 +561,7 @@ mod tests {
                 masked_directories: vec![OsString::from_vec(vec![0xfc]).into()],
             }],
             terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+            records_lookups: true,
         }
     }
 
@@ -606,6 +626,7 @@ mod tests {
             SpawnerRequest::Discard { name: 0 },
             SpawnerRequest::Ping,
             SpawnerRequest::MapUser { from: user, to: user },
+            SpawnerRequest::OpenInNetwork { handle: NetworkHandle::Ipv6Table },
         ];
         for request in requests {
             let bytes = encode(&request).unwrap();
@@ -619,6 +640,7 @@ mod tests {
             SpawnerReply::Started { proc: true },
             SpawnerReply::Stopped,
             SpawnerReply::ProgramNotFound,
+            SpawnerReply::Opened,
         ];
         for status in [ProgramStatus::Exited(3), ProgramStatus::Exited(i32::MIN), ProgramStatus::Killed(9)] {
             for beyond in [None, Some(LimitExceeded::Memory), Some(LimitExceeded::Cpu)] {

@@ -192,7 +192,8 @@ fn base_name(base: i32) -> PathBuf {
     if base == libc::AT_FDCWD { "cwd".into() } else { Path::new("fd").join(base.to_string()) }
 }
 
-fn read_path(pid: Pid, address: u64) -> Result<CString, Errno> {
+/// A path in the memory of a process.
+pub(crate) fn read_path(pid: Pid, address: u64) -> Result<CString, Errno> {
     let mut buffer = [0; PATH_MAX];
     let length = sys::read_memory(pid, address, &mut buffer)?;
     let read = buffer.get(..length).unwrap_or_default();

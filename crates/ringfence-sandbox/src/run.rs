@@ -5,7 +5,9 @@
 //!
 //! Not here: starting it.
 
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,11 +18,14 @@ use rustix::process::{Signal, pidfd_send_signal};
 use crate::bwrap::JailBackend;
 use crate::cgroup::RunCgroup;
 use crate::isolation_status::Isolation;
-use crate::job::{ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::job::{
+    ExitReason, JailError, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram,
+};
 use crate::mounted_overlay::MountedOverlay;
 use crate::output::HeadTailBuffer;
+use crate::program_network::ProgramNetwork;
 use crate::protocol::{HostCommand, LimitExceeded, MAX_MESSAGE_BYTES, ProgramStatus, SpawnerReply};
-use crate::spawner_handle::JailLease;
+use crate::spawner_handle::{JailLease, SpawnerHandle};
 use crate::sys;
 use crate::wrapped_environment::WrappedTerminal;
 
@@ -59,6 +64,7 @@ pub(crate) struct ProgramRun<'a> {
     started_at: Instant,
     streams: [StreamReader; 2],
     reply_socket: &'a OwnedFd,
+    spawner: &'a Arc<SpawnerHandle>,
     /// The first process of the jail, once we know it.
     jail_pidfd: Option<OwnedFd>,
     upper: Option<OwnedFd>,
@@ -88,7 +94,7 @@ impl<'a> ProgramRun<'a> {
     pub(crate) fn start(
         job: &'a JailJob<'a>,
         watch: &'a dyn ProgramObserver,
-        jail: &'a JailLease,
+        (spawner, jail): (&'a Arc<SpawnerHandle>, &'a JailLease),
         [output, errors]: [Option<OwnedFd>; 2],
     ) -> Result<Self, JailError> {
         let tap = |stream, pipe: Option<OwnedFd>| -> Result<StreamReader, JailError> {
@@ -110,6 +116,7 @@ impl<'a> ProgramRun<'a> {
             started_at: began,
             streams,
             reply_socket: reply,
+            spawner,
             jail_pidfd: None,
             upper: None,
             isolation,
@@ -284,12 +291,13 @@ impl<'a> ProgramRun<'a> {
                 // A jail at its end says so by itself.
                 let _ = HostCommand::Continue.send(self.reply_socket.as_fd());
             }
-            SpawnerReply::Ready | SpawnerReply::Mapped => {}
+            SpawnerReply::Ready | SpawnerReply::Mapped | SpawnerReply::Opened => {}
         }
         Ok(None)
     }
 
-    /// Takes what came with the start: the upper directory, or the overlay on the workspace and the master of a terminal.
+    /// Takes what came with the start: the upper directory, or the overlay on the workspace, the network, the file of
+    /// refusals and the master of a terminal.
     fn take_started(&mut self, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), JailError> {
         let Some(wrapped) = self.job.wrapped else {
             self.upper = descriptors.next();
@@ -300,6 +308,15 @@ impl<'a> ProgramRun<'a> {
         }
         let upper = wrapped.workspace_layer.upper.try_clone();
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
+        if let Some((network, refusals)) = descriptors.next().zip(descriptors.next()) {
+            let network = ProgramNetwork::new(Arc::clone(self.spawner), network);
+            let lookups = if wrapped.records_lookups { descriptors.next() } else { None };
+            self.observer.on_started(StartedProgram {
+                network,
+                refusals: File::from(refusals),
+                lookups: lookups.map(File::from),
+            });
+        }
         if let Some((terminal, master)) = self.terminal().zip(descriptors.next()) {
             terminal.relay.on_opened(master);
         }

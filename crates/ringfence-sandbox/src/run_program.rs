@@ -6,8 +6,12 @@
 //!
 //! Not here: decisions about layers (`ringfence-fs`), profiles of agents and the person's terminal (`ringfence`).
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     CallContext, CallLimits, ConnectionDecider, DuplicateToolError, EgressChannel, ErrorKind, HomeFile,
     LayerDescription, LayerSummary, NET_MOUNT, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool,
@@ -23,11 +28,15 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult};
+use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram};
 use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
+use crate::lookup_recorder::{PathLookup, parse_lookups};
 use crate::mounted_overlay::MountedOverlay;
+use crate::port_offers::{ProgramPorts, listen_access};
 use crate::program_runner::{ProgramRunner, tool_error};
+use crate::published_ports::PublishedPort;
+use crate::refusals_file::RefusalsFile;
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
@@ -60,6 +69,12 @@ pub struct WrappedRunSetup {
     pub hosts: Vec<String>,
     /// Hosts that toolchains may reach. Unlike the others, one that is denied does not keep the program from starting.
     pub host_groups: Vec<HostGroup>,
+    /// Ports of this machine that lead to ports of the program.
+    pub published_ports: Vec<PublishedPort>,
+    /// Ports of this machine's `127.0.0.1` that the program reaches at the same address.
+    pub connected_ports: Vec<u16>,
+    /// Gets the paths that it looked for in vain, for a run that records them.
+    pub lookups: Option<Arc<Mutex<Vec<PathLookup>>>>,
     /// Caches of toolchains below the home directory.
     pub caches: Vec<ToolCache>,
     pub limits: JailLimits,
@@ -163,13 +178,20 @@ impl Tool for RunProgramTool {
     type Prepared = PlannedProgram;
     type Outcome = RunProgramReply;
     const GRACEFUL_STOP: bool = true;
-    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Run, PolicyAction::Fetch];
+    const ACTIONS: &'static [PolicyAction] = &[PolicyAction::Run, PolicyAction::Fetch, PolicyAction::Listen];
 
     fn plan(&self, _: RunProgramArgs, cx: &CallContext<'_>) -> Result<ToolPlan<PlannedProgram>, ToolError> {
         let setup = self.setup()?;
         cx.set_subject(&setup.program);
         let hosts = self.runner.canonical_hosts(&setup.hosts)?;
         let mut accesses = vec![self.runner.run_access(&setup.program, cx)?];
+        if !setup.connected_ports.is_empty() && self.runner.setup.egress.is_none() {
+            let message = "network access is disabled; run it without `--connect`";
+            return Err(ToolError::new(ErrorKind::Unavailable, message));
+        }
+        accesses.extend(setup.connected_ports.iter().map(|port| fetch_access(&loopback_address(*port))));
+        accesses.extend(setup.published_ports.iter().copied().map(listen_access));
+        // A record has the first accesses of a long list: ports come before hosts.
         accesses.extend(hosts.iter().map(|host| fetch_access(host)));
         Ok(ToolPlan { accesses, prepared: PlannedProgram { hosts } })
     }
@@ -181,6 +203,12 @@ impl Tool for RunProgramTool {
         }
         for HostGroup { name, hosts } in &self.setup()?.host_groups {
             preview = preview.with_line(&format!("for `{name}` it may reach {}", hosts.join(", ")));
+        }
+        for port in &self.setup()?.connected_ports {
+            preview = preview.with_line(&format!("it may reach port {port} of this machine"));
+        }
+        for port in &self.setup()?.published_ports {
+            preview = preview.with_line(&format!("its port {} is published at `{}`", port.inside, port.outside));
         }
         Ok(preview)
     }
@@ -206,6 +234,11 @@ fn fetch_access(host: &str) -> ResourceAccess {
     ResourceAccess { action: PolicyAction::Fetch, resource }
 }
 
+/// The address of a port of this machine, as the policy knows it.
+pub fn loopback_address(port: u16) -> String {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string()
+}
+
 impl RunProgramTool {
     fn setup(&self) -> Result<&WrappedRunSetup, ToolError> {
         let message = "only `ringfence run` starts programs with this tool";
@@ -214,6 +247,8 @@ impl RunProgramTool {
 
     fn run_in_layer(&self, setup: &WrappedRunSetup, cx: &CallContext<'_>) -> Result<RunProgramReply, ToolError> {
         let sandbox = self.runner.sandbox()?;
+        let ports = ProgramPorts::open(&setup.published_ports, &setup.connected_ports);
+        let ports = ports.map_err(|failure| tool_error(&failure))?;
         let view = self.runner.setup.workspace.view(cx)?;
         let about = LayerDescription {
             program: setup.program.clone(),
@@ -222,7 +257,8 @@ impl RunProgramTool {
             caches: setup.caches.iter().map(|cache| cache.path.clone()).collect(),
         };
         let layer = self.runner.setup.workspace.create_layer(&view, &about, cx)?;
-        let mut egress = self.runner.setup.egress.as_ref().map(|egress| egress.open_judged(cx)).transpose()?;
+        let egress = self.runner.setup.egress.as_ref();
+        let mut egress = egress.map(|egress| egress.open_judged(&setup.connected_ports, cx)).transpose()?;
         let toolchains: Vec<Toolchain> =
             self.runner.setup.toolchains.iter().chain(&setup.toolchains).cloned().collect();
         let (home_start, home_layer) = layer.home();
@@ -244,6 +280,7 @@ impl RunProgramTool {
                 .collect(),
             files: setup.files.clone(),
             terminal,
+            records_lookups: setup.lookups.is_some(),
         };
         let job = JailJob {
             argv: setup.command.clone(),
@@ -260,12 +297,23 @@ impl RunProgramTool {
             network: None,
             wrapped: Some(&wrapped),
         };
-        let connections = ConnectionDecider::new(cx);
+        let (refusals, lookups) = (RefusalsFile::default(), RefCell::default());
+        let connections = ConnectionDecider::new(cx).with_refusal_listener(|error| refusals.add(&error.message));
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
         let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
         let disk = LayerDiskBound::new(uppers.to_vec(), setup.limits.disk_bytes).with_caches(caches);
         let lower = WorkspaceFollower::new(&*layer, &*setup.news, cx);
-        let observer = WrappedObserver { cx, egress: egress.as_deref(), connections, setup, disk: &disk, lower };
+        let observer = WrappedObserver {
+            cx,
+            egress: egress.as_deref(),
+            connections,
+            refusals: &refusals,
+            lookups: &lookups,
+            ports,
+            setup,
+            disk: &disk,
+            lower,
+        };
         let (is_over, over) = channel();
         let ended = std::thread::scope(|scope| {
             let bound = &disk;
@@ -279,8 +327,11 @@ impl RunProgramTool {
             observer.connections.finish(channel);
         }
         let is_full = disk.is_exceeded();
-        // With it goes the last descriptor of the overlay, whose directories are read now.
+        // Its ports are closed, and with it goes the last descriptor of the overlay, whose directories are read now.
         drop(observer);
+        if let (Some(sink), Some(file)) = (&setup.lookups, lookups.take()) {
+            *sink.lock() = read_lookups(file);
+        }
         drop(job);
         let ended = match ended {
             Ok(ended) => ended,
@@ -295,6 +346,13 @@ impl RunProgramTool {
         let limit = if is_full { Some(DISK_LIMIT) } else { exceeded_limit(&ended) };
         Ok(reply(&ended, id, &summary, limit))
     }
+}
+
+/// What was recorded. A file that cannot be read has nothing.
+fn read_lookups(mut file: File) -> Vec<PathLookup> {
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    read.map(|_| parse_lookups(&bytes)).unwrap_or_default()
 }
 
 /// Exit code of a program that has none.
@@ -327,6 +385,9 @@ struct WrappedObserver<'a> {
     cx: &'a CallContext<'a>,
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
+    refusals: &'a RefusalsFile,
+    lookups: &'a RefCell<Option<File>>,
+    ports: ProgramPorts,
     setup: &'a WrappedRunSetup,
     disk: &'a LayerDiskBound<'a>,
     lower: WorkspaceFollower<'a>,
@@ -340,11 +401,19 @@ impl ProgramObserver for WrappedObserver<'_> {
     }
 
     fn should_stop(&self) -> bool {
-        if let Some(channel) = self.egress {
-            self.connections.poll(channel);
+        match self.egress {
+            Some(channel) => self.connections.poll(channel),
+            None => self.connections.poll_held(),
         }
         self.lower.update();
+        self.ports.poll(&self.connections);
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
+    }
+
+    fn on_started(&self, started: StartedProgram) {
+        self.refusals.open(started.refusals);
+        self.ports.start(started.network);
+        self.lookups.replace(started.lookups);
     }
 
     fn signal(&self) -> Option<i32> {

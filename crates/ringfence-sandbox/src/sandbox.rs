@@ -111,7 +111,7 @@ impl Sandbox {
 
     fn run_with(
         &self,
-        spawner: &SpawnerHandle,
+        spawner: &Arc<SpawnerHandle>,
         job: &JailJob<'_>,
         watch: &dyn ProgramObserver,
     ) -> Result<RunResult, JailError> {
@@ -240,7 +240,7 @@ fn start_spawner(
 
 /// Gives a jail its order, and follows the run to its end.
 fn run_in(
-    spawner: &SpawnerHandle,
+    spawner: &Arc<SpawnerHandle>,
     jail: &JailLease,
     spec: &RunSpec,
     sources: &RunSources<'_>,
@@ -271,7 +271,7 @@ fn run_in(
     // From here on only the jail holds the other ends.
     drop(descriptors);
     drop((their_output, their_errors));
-    ProgramRun::start(job, watch, jail, [Some(output), errors])?.finish()
+    ProgramRun::start(job, watch, (spawner, jail), [Some(output), errors])?.finish()
 }
 
 /// The run spec for the spawner and the jail.

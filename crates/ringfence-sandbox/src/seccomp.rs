@@ -16,7 +16,8 @@ use seccompiler::{BpfProgram, sock_filter};
 use crate::limits::MemoryLimiter;
 use crate::seccomp_rules::SyscallArgTest::{self, AnySet, AnySetUpper, Equals, MaskedEquals, NotEquals};
 use crate::seccomp_rules::{
-    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, NAMED_SOCKETS, NOTIFY, RENAMES, SyscallArgRule, UNACCOUNTED_MEMORY,
+    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, FILE_LOOKUPS, NAMED_SOCKETS, NOTIFY, RENAMES, SyscallArgRule,
+    UNACCOUNTED_MEMORY,
 };
 use crate::sys;
 
@@ -101,6 +102,20 @@ impl SeccompFilters {
             },
             MemoryLimiter::Rlimit => Ok(Some(sys::install_filter_with_listener(&self.with_accounting)?)),
         }
+    }
+}
+
+/// Installs a filter permanently that also asks about each call that looks a path up. It is made for the few runs that record
+/// these. Returns the listener; nothing, where a container has one of its own.
+pub(crate) fn install_with_lookups(memory: MemoryLimiter) -> Result<Option<OwnedFd>, SeccompError> {
+    let asked = [FILE_LOCKS, RENAMES, FILE_LOOKUPS];
+    let filter = match memory {
+        MemoryLimiter::Cgroup => compile(&asked)?,
+        MemoryLimiter::Rlimit => compile(&[&asked[..], &UNACCOUNTED_MEMORY].concat())?,
+    };
+    match sys::install_filter_with_listener(&filter) {
+        Err(Errno::BUSY) if memory == MemoryLimiter::Cgroup => Ok(None),
+        installed => Ok(Some(installed?)),
     }
 }
 

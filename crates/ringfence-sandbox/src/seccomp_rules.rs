@@ -289,6 +289,30 @@ pub(crate) const RENAMES: SyscallArgRule = SyscallArgRule {
     ],
 };
 
+/// Calls that look a path up, for a run that records them. They go on unchanged.
+pub(crate) const FILE_LOOKUPS: SyscallArgRule = SyscallArgRule {
+    error: NOTIFY,
+    calls: &[
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_open, &[]),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_stat, &[]),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_lstat, &[]),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_access, &[]),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_readlink, &[]),
+        (libc::SYS_openat, &[]),
+        (libc::SYS_openat2, &[]),
+        (libc::SYS_newfstatat, &[]),
+        (libc::SYS_statx, &[]),
+        (libc::SYS_faccessat, &[]),
+        (libc::SYS_faccessat2, &[]),
+        (libc::SYS_readlinkat, &[]),
+    ],
+};
+
 /// Instead of an error: the listener is notified, and decides.
 pub(crate) const NOTIFY: i32 = -1;
 

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, WaitOptions, geteuid, pidfd_send_signal,
     set_dumpable_behavior, umask, waitid, waitpid,
@@ -29,8 +30,8 @@ use crate::layer_source::find_layer;
 use crate::lockdown::SYSTEM_UMASK;
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
 use crate::protocol::{
-    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply,
-    SpawnerRequest, WrappedSpec, read_paths,
+    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, NetworkHandle, RunSpec, SetupError, SetupStep,
+    SpawnerReply, SpawnerRequest, WrappedSpec, read_paths,
 };
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};
@@ -318,6 +319,7 @@ impl<'a> JailSpawner<'a> {
                 Ok(())
             }
             Ok(SpawnerRequest::MapUser { from, to }) => create_user_ns(from, to, &reply),
+            Ok(SpawnerRequest::OpenInNetwork { handle }) => self.open_in_network(handle, descriptors.next(), &reply),
             _ => Err(SetupStep::Order.failed()(Errno::BADMSG)),
         };
         if let Err(setup_error) = answer {
@@ -380,6 +382,22 @@ impl<'a> JailSpawner<'a> {
         sys::bring_up_loopback()?;
         set_network_sysctls();
         self.networks.insert(network, open_network_ns()?);
+        Ok(())
+    }
+
+    /// Opens something in the network of a program, which belongs to a user namespace below ours.
+    fn open_in_network(
+        &self,
+        handle: NetworkHandle,
+        network: Option<OwnedFd>,
+        reply: &OwnedFd,
+    ) -> Result<(), SetupError> {
+        let network = network.ok_or(Errno::BADMSG).map_err(SetupStep::ProgramNetwork.failed())?;
+        enter_network_ns(&network).map_err(SetupStep::ProgramNetwork.failed())?;
+        let opened = open_handle(handle);
+        let _ = enter_network_ns(&self.own_network);
+        let opened = opened.map_err(SetupStep::ProgramNetwork.failed())?;
+        let _ = SpawnerReply::Opened.send(reply.as_fd(), &[opened.as_fd()]);
         Ok(())
     }
 
@@ -492,6 +510,18 @@ fn mount_if_same(held: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, SetupErro
         .map_err(SetupStep::Show.failed())?;
     sys::set_mount_flags(mount.as_fd(), READ_ONLY, MountFlagScope::Tree, None).map_err(SetupStep::Show.failed())?;
     Ok(mount)
+}
+
+/// In the network that this process is in.
+fn open_handle(handle: NetworkHandle) -> Result<OwnedFd, Errno> {
+    let socket = |family| socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
+    let table = |path| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    match handle {
+        NetworkHandle::Ipv4Socket => socket(AddressFamily::INET),
+        NetworkHandle::Ipv6Socket => socket(AddressFamily::INET6),
+        NetworkHandle::Ipv4Table => table("/proc/self/net/tcp"),
+        NetworkHandle::Ipv6Table => table("/proc/self/net/tcp6"),
+    }
 }
 
 fn open_mount_ns() -> Result<OwnedFd, Errno> {

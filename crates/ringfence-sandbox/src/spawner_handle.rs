@@ -31,7 +31,8 @@ use crate::job::JailError;
 use crate::limits::JailLimits;
 use crate::mounts::{READ_ONLY, clone_mount};
 use crate::protocol::{
-    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, SpawnerReply, SpawnerRequest, write_paths,
+    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, NetworkHandle, SpawnerReply, SpawnerRequest,
+    write_paths,
 };
 use crate::spawner;
 use crate::sys::{self, MountFlagScope};
@@ -185,6 +186,14 @@ impl SpawnerHandle {
     pub(crate) fn close_network(&self, network: u64) {
         // A spawner that is gone is for the next run to find out.
         let _ = self.channel.send(&SpawnerRequest::CloseNetwork { network }, &[]);
+    }
+
+    /// Opens something in the network of a running program.
+    pub(crate) fn open_in_network(&self, network: &OwnedFd, handle: NetworkHandle) -> Result<OwnedFd, JailError> {
+        match self.channel.request(&SpawnerRequest::OpenInNetwork { handle }, &[network.as_fd()])? {
+            (SpawnerReply::Opened, Some(opened)) => Ok(opened),
+            _ => Err(JailError::UnexpectedExit("the spawner")),
+        }
     }
 
     /// Puts away what is left of a jail, and makes another.

@@ -198,6 +198,7 @@ impl WrappedSource {
             home_layer,
             caches,
             terminal,
+            records_lookups: wrapped.records_lookups,
         };
         Ok(Self { spec, descriptors })
     }

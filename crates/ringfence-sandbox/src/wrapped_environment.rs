@@ -33,6 +33,8 @@ pub struct WrappedEnvironment<'a> {
     pub files: Vec<PlacedFile>,
     /// A terminal as standard input, output and error; `None` for pipes.
     pub terminal: Option<WrappedTerminal<'a>>,
+    /// Whether paths that it looks for in vain are recorded.
+    pub records_lookups: bool,
 }
 
 /// A cache of a toolchain, with the layer on it.

@@ -3,7 +3,7 @@
 //! The address says the name, and the listener the port: both go to the policy like a request to the proxy. HTTP is
 //! forwarded request by request, TLS has to name the host, and other ports pass bytes. A refusal is a text, a TLS alert,
 //! or the end of the connection. On a port without a protocol of its own, a program that starts TLS has to name the host
-//! as well.
+//! as well. A connection to a service of this machine's loopback is that of its listener, and its bytes are passed.
 //!
 //! Not here: the proxy (`egress_proxy.rs`), and which name has which address (`name_table.rs`).
 
@@ -64,6 +64,26 @@ pub(crate) async fn serve_captured(
         CapturedProtocol::Tls => serve_tls(stream, address, &authority, &state).await,
         CapturedProtocol::Bytes => serve_bytes(stream, address, &authority, &state).await,
     };
+    drop(slot);
+}
+
+/// Serves one connection to a service of this machine, which was named for the run by its port.
+pub(crate) async fn serve_loopback(
+    mut program: TcpStream,
+    address: SocketAddr,
+    state: Arc<ProxyState>,
+    slot: ProxyConnectionPermit,
+) {
+    let authority = address.to_string();
+    match captured_target(address, &authority, &state) {
+        Ok(target) => {
+            if let Ok(mut service) = state.connect(&target).await {
+                // Either end may be gone.
+                let _ = copy_bidirectional(&mut program, &mut service).await;
+            }
+        }
+        Err(error) => state.refuse_connection(&authority, &error.to_string()).await,
+    }
     drop(slot);
 }
 

@@ -5,6 +5,7 @@
 //!
 //! Not here: resolving and connecting (`ringfence-net`).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,11 @@ impl WebConnector {
     /// The same, also for a host that the user wrote down, wherever it is.
     pub(crate) fn allowing(&self, url: &Url) -> Self {
         Self { private_hosts: self.private_hosts.with_url_host(url), ..self.clone() }
+    }
+
+    /// The same, also for one address and port.
+    pub(crate) fn allowing_address(&self, address: SocketAddr) -> Self {
+        Self { private_hosts: self.private_hosts.with_address(address), ..self.clone() }
     }
 
     pub fn private_hosts(&self) -> &PrivateHosts {

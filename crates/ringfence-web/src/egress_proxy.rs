@@ -2,7 +2,7 @@
 //!
 //! The jail listens for its programs and hands its sockets over; they are served here: the proxy, each granted address of
 //! this machine's loopback, which programs reach at the same address of their own, and for connections that are decided
-//! one by one a name server and the ports of names. Every connection is
+//! one by one a name server, the ports of names, and ports of this machine's loopback whose bytes are passed. Every connection is
 //! recorded before it is made, is checked by the same address rules as any other request, and in it TLS must name the
 //! requested host. A host is granted whole: where only a part of it is allowed, the policy has denied it before.
 //!
@@ -40,7 +40,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::sleep;
 
-use crate::captured_connection::{CAPTURED_PORTS, serve_captured};
+use crate::captured_connection::{CAPTURED_PORTS, serve_captured, serve_loopback};
 use crate::connector::WebConnector;
 use crate::error::WebError;
 use crate::fetch_target::FetchTarget;
@@ -108,6 +108,7 @@ impl EgressProxy {
     /// Starts the proxy of one run. The jail reads `listeners` before it listens.
     fn start(
         &self,
+        net: Arc<WebConnector>,
         hosts: ProxyHosts,
         listeners: &str,
         cx: &CallContext<'_>,
@@ -119,7 +120,7 @@ impl EgressProxy {
         (&ours).write_all(listeners.as_bytes()).map_err(failed)?;
         let (asks, asked) = channel();
         let state = Arc::new(ProxyState {
-            net: Arc::clone(&self.net),
+            net,
             interceptor: self.interceptor.clone(),
             hosts,
             attempts: Mutex::new(asks),
@@ -136,12 +137,17 @@ impl Egress for EgressProxy {
         let granted = hosts.iter().map(|host| ProxyHostGrant::parse(host, &self.net)).collect::<Result<Vec<_>, _>>()?;
         let loopback = granted.iter().filter_map(ProxyHostGrant::loopback);
         let listeners: String = loopback.map(|address| format!("{address}\n")).collect();
-        self.start(ProxyHosts::Granted(granted), &listeners, cx)
+        self.start(Arc::clone(&self.net), ProxyHosts::Granted(granted), &listeners, cx)
     }
 
-    fn open_judged(&self, cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
-        let ports: Vec<String> = self.captured_ports.iter().map(u16::to_string).collect();
-        self.start(ProxyHosts::Judged(Arc::default()), &format!("names {}\n", ports.join(" ")), cx)
+    fn open_judged(&self, loopback_ports: &[u16], cx: &CallContext<'_>) -> Result<Box<dyn EgressChannel>, ToolError> {
+        let addresses = loopback_ports.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
+        let mut listeners: String = addresses.clone().map(|address| format!("{address}\n")).collect();
+        let most = MAX_CAPTURED_PORTS.saturating_sub(loopback_ports.len());
+        let ports: Vec<String> = self.captured_ports.iter().take(most).map(u16::to_string).collect();
+        listeners += &format!("names {}\n", ports.join(" "));
+        let net = addresses.fold((*self.net).clone(), |net, address| net.allowing_address(address));
+        self.start(Arc::new(net), ProxyHosts::Judged(Arc::default()), &listeners, cx)
     }
 
     fn canonical_host(&self, host: &str) -> Result<String, ToolError> {
@@ -259,6 +265,7 @@ fn start_serving(descriptor: OwnedFd, index: usize, state: &Arc<ProxyState>, slo
             Some(grant) => ListenerIngress::Http(ProxyIngress::Loopback(format!("{}:{}", grant.host, grant.port))),
             None => return Ok(()),
         },
+        ProxyHosts::Judged(_) if address.ip().is_loopback() => ListenerIngress::Loopback(address),
         ProxyHosts::Judged(names) if address.port() == NAME_SERVER_PORT => {
             tokio::spawn(name_server::serve_tcp(listener, Arc::clone(names)));
             return Ok(());
@@ -274,6 +281,8 @@ fn start_serving(descriptor: OwnedFd, index: usize, state: &Arc<ProxyState>, slo
 enum ListenerIngress {
     Http(ProxyIngress),
     Captured(Arc<NameTable>),
+    /// A service of any protocol at the same address of this machine.
+    Loopback(SocketAddr),
 }
 
 /// The entrance of an HTTP request.
@@ -305,6 +314,9 @@ async fn accept(
             }
             ListenerIngress::Captured(names) => {
                 tokio::spawn(serve_captured(stream, state, Arc::clone(names), slot));
+            }
+            ListenerIngress::Loopback(address) => {
+                tokio::spawn(serve_loopback(stream, *address, state, slot));
             }
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! Not here: addresses that cannot be allowed (`ringfence-net`), and deciding who may reach what is allowed (the policy).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ringfence_net::TargetHost;
 use url::Url;
@@ -39,6 +39,12 @@ impl PrivateHosts {
     pub(crate) fn with_url_host(&self, url: &Url) -> Self {
         let one = url.host().map(host_from_url).zip(url.port_or_known_default());
         Self { hosts: self.hosts.iter().cloned().chain(one).collect(), ranges: self.ranges.clone() }
+    }
+
+    /// The same with one more address.
+    pub(crate) fn with_address(&self, address: SocketAddr) -> Self {
+        let one = (TargetHost::Address(address.ip()), address.port());
+        Self { hosts: self.hosts.iter().cloned().chain([one]).collect(), ranges: self.ranges.clone() }
     }
 
     pub(crate) fn contains(&self, host: &TargetHost, port: u16) -> bool {

@@ -40,6 +40,10 @@ impl EgressChannel for TestChannel {
 
 impl TestChannel {
     fn connect(&self, host: &str) {
+        self.attempt(PolicyAction::Fetch, host);
+    }
+
+    fn attempt(&self, action: PolicyAction, host: &str) {
         let resource = PolicyResource {
             mount: Arc::from(NET_MOUNT),
             requested_path: host.to_owned(),
@@ -47,7 +51,7 @@ impl TestChannel {
             ..PolicyResource::default()
         };
         let (outcomes, host) = (Arc::clone(&self.outcomes), host.to_owned());
-        let access = ResourceAccess { action: PolicyAction::Fetch, resource };
+        let access = ResourceAccess { action, resource };
         let reply = move |decision| outcomes.lock().unwrap().push((host, decision));
         self.attempts.lock().unwrap().push_back(ConnectionAttempt::undecided(access, reply));
     }
@@ -215,6 +219,22 @@ async fn after_the_hold_a_connection_is_refused_and_the_late_answer_counts_for_t
         assert_eq!(call.await.unwrap().error_kind(), None);
         assert_eq!(test_host.approver.count(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_port_is_held_until_its_answer_and_is_not_the_host_of_that_name() {
+    let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
+        let decider = ConnectionDecider::with_hold_time(cx, Duration::ZERO);
+        channel.attempt(PolicyAction::Listen, "ask.org:443");
+        channel.wait_for(&decider, 1);
+        assert_eq!(channel.outcomes.lock().unwrap()[0].1, Ok(()));
+        assert_eq!(channel.outcome(&decider, "ask.org:443").unwrap_err().kind, ErrorKind::ApprovalPending);
+    });
+    let call = test_host.start(&json!({"path": "a", "action": "read"}), &CancellationToken::new());
+    answer_next(&test_host, true).await;
+    assert_eq!(call.await.unwrap().error_kind(), None);
+    let approved = test_host.trace.lines()[1].clone();
+    assert_eq!(approved, "reached approved ask.org:443");
 }
 
 #[tokio::test]

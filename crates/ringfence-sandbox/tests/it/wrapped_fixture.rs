@@ -60,6 +60,7 @@ impl TestLayers {
             caches: Vec::new(),
             files: Vec::new(),
             terminal: None,
+            records_lookups: false,
         }
     }
 }

@@ -39,7 +39,7 @@ use ringfence_kernel::{
 
 use ringfence_project::ProjectSetup;
 use ringfence_sandbox::{
-    CommandSessions, ProgramRunner, RUN_PROGRAM, RunCodeSetup, WrappedRunSetup, register_run_program,
+    CommandSessions, ProgramRunner, RUN_PROGRAM, RunCodeSetup, WrappedRunSetup, loopback_address, register_run_program,
 };
 use ringfence_sys::commit_log::CommitLog;
 use ringfence_web::{EgressProxy, TlsInterceptor, WebConnector};
@@ -218,6 +218,8 @@ struct WrappedSession {
     interceptor: Option<Arc<TlsInterceptor>>,
     /// Hosts that it may reach, once they are spelled as rules know them.
     hosts: BTreeSet<String>,
+    /// Ports of this machine that are published for it.
+    ports: BTreeSet<String>,
 }
 
 impl SessionKind {
@@ -320,8 +322,12 @@ pub(crate) fn build_wrapped_app(
         mcp_servers: Vec::new(),
         ..settings
     };
-    let who =
-        SessionKind::Wrapped(Box::new(WrappedSession { setup: Some(setup), interceptor, hosts: BTreeSet::new() }));
+    let who = SessionKind::Wrapped(Box::new(WrappedSession {
+        setup: Some(setup),
+        interceptor,
+        hosts: BTreeSet::new(),
+        ports: BTreeSet::new(),
+    }));
     build_app_for(who, settings, environment, AppHooks { approver, tap: None })
 }
 
@@ -395,6 +401,8 @@ fn build_app_for(
         let named = setup.hosts.iter().chain(setup.host_groups.iter().flat_map(|group| &group.hosts));
         let hosts = named.map(|host| egress.canonical_host(host));
         session.hosts = hosts.collect::<Result<_, _>>().map_err(AppError::Host)?;
+        session.hosts.extend(setup.connected_ports.iter().map(|port| loopback_address(*port)));
+        session.ports = setup.published_ports.iter().map(|port| port.outside.to_string()).collect();
     }
     let workspace = match wrapped {
         Some(_) if settings.wrapped.follow_workspace => {
@@ -489,7 +497,9 @@ fn build_app_for(
         policy: match who {
             SessionKind::McpClient(roots) => Box::new(McpRootsPolicy { policy, roots }),
             SessionKind::OwnAgent(OwnAgentSession { mode: modes, .. }) => Box::new(ModePolicy { policy, mode: modes }),
-            SessionKind::Wrapped(wrapped) => Box::new(RunHostsPolicy { policy, hosts: wrapped.hosts }),
+            SessionKind::Wrapped(wrapped) => {
+                Box::new(RunHostsPolicy { policy, hosts: wrapped.hosts, ports: wrapped.ports })
+            }
             SessionKind::Agent | SessionKind::Person => Box::new(policy),
         },
         approver: ends.approver,

@@ -70,7 +70,7 @@ fn samples(action: PolicyAction, tool: &ToolDefinition) -> Vec<ResourceAccess> {
     match action {
         PolicyAction::Fetch if tool.name == "web_search" => vec![access(SEARCH_MOUNT, SAMPLE_URL)],
         PolicyAction::Fetch if tool.name == "install_package" => vec![access(REGISTRY_MOUNT, SAMPLE_URL)],
-        PolicyAction::Fetch | PolicyAction::Send => vec![access(NET_MOUNT, SAMPLE_URL)],
+        PolicyAction::Fetch | PolicyAction::Send | PolicyAction::Listen => vec![access(NET_MOUNT, SAMPLE_URL)],
         PolicyAction::Run => vec![access(CODE_MOUNT, "")],
         PolicyAction::External => vec![access(MCP_MOUNT, &tool.name)],
         _ => SAMPLE_PATHS.map(|file| access("workspace", file)).to_vec(),

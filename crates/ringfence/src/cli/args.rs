@@ -21,6 +21,7 @@ use crate::cli::layers::LayersCommand;
 use crate::cli::run::RunOptions;
 use crate::cli::serve::{McpCommand, ServeOptions, TokenCommand};
 use crate::cli::sessions::SessionsCommand;
+use crate::cli::why::WhyOptions;
 
 /// The version and the commit that was built, from `build.rs`.
 const BUILD: &str = env!("RINGFENCE_BUILD");
@@ -31,12 +32,12 @@ const COMMAND_GROUPS: [(&str, &[&str]); 5] = [
     ("Agent commands", &["run", "mcp", "agent", "acp", "serve", "token", "sessions"]),
     ("Tool commands", &["call", "tools", "workflow"]),
     ("Change commands", &["layers", "gc", "log", "diff", "undo", "redo"]),
-    ("Policy and audit commands", &["policy", "approvals", "audit"]),
+    ("Policy and audit commands", &["policy", "approvals", "audit", "why"]),
 ];
 
 /// Commands that only some of the global flags have an effect on, and those flags. They parse all of them. A command
 /// without a line has those of the command above it.
-const EFFECTIVE_FLAGS: [(&str, &[&str]); 24] = [
+const EFFECTIVE_FLAGS: [(&str, &[&str]); 25] = [
     ("demo", &[]),
     ("init", &["workspace", "config"]),
     ("doctor", &["workspace", "config"]),
@@ -61,6 +62,7 @@ const EFFECTIVE_FLAGS: [(&str, &[&str]); 24] = [
     ("policy trust", &["workspace", "config"]),
     ("approvals", &["config"]),
     ("audit", &["config"]),
+    ("why", &["config"]),
 ];
 
 /// Where a session's tools and rules are shown and no call is made: nothing is approved.
@@ -224,7 +226,7 @@ Examples:
 Exit codes:
   125  the program could not be started
   N    the exit code of the program; 128 and the number of its signal")]
-    Run(RunOptions),
+    Run(Box<RunOptions>),
     /// List, review, keep, commit and drop layers of wrapped programs.
     #[command(after_help = "\
 Examples:
@@ -295,6 +297,12 @@ Examples:
         #[command(subcommand)]
         command: AuditCommand,
     },
+    /// Show what was refused in a run, and what to do about it.
+    #[command(after_help = "\
+Examples:
+  ringfence why          the last run
+  ringfence why --json   for programs")]
+    Why(WhyOptions),
     /// Serve the tools to an agent (Model Context Protocol on stdio).
     #[command(
         args_conflicts_with_subcommands = true,
@@ -398,7 +406,7 @@ impl ConfiguredCommand {
             | Self::Sessions { .. }
             | Self::Doctor { .. }
             | Self::Tools { .. } => true,
-            Self::Gc(_) | Self::Approvals { .. } | Self::Audit { .. } | Self::Token { .. } => false,
+            Self::Gc(_) | Self::Approvals { .. } | Self::Audit { .. } | Self::Why(_) | Self::Token { .. } => false,
         }
     }
 }

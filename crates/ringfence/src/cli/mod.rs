@@ -16,12 +16,14 @@ pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod layers;
+mod learn;
 pub(crate) mod line_editor;
 pub(crate) mod markdown;
 pub(crate) mod observers;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+mod why;
 pub(crate) mod wrapped_run;
 
 use std::borrow::Cow;
@@ -66,6 +68,7 @@ use crate::cli::run::run_wrapped;
 use crate::cli::serve::ServeError;
 use crate::cli::serve::{install_client, result_form, run_token_command, serve_http, serve_mcp};
 use crate::cli::sessions::run_sessions_command;
+use crate::cli::why::explain_run;
 use crate::cli::wrapped_run::{WrappedRunError, in_current_directory};
 use crate::codec::io_text::IoText;
 use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSettings, load};
@@ -95,6 +98,18 @@ pub(crate) enum CliError {
     Audit(#[from] AuditChainError),
     #[error("cannot read the heads file: {}", IoText(.0))]
     Heads(std::io::Error),
+    #[error("cannot read the audit log: {}", IoText(.0))]
+    AuditRead(std::io::Error),
+    #[error("cannot write the profile draft: {}", IoText(.0))]
+    Draft(std::io::Error),
+    #[error("a profile draft must be outside of the workspace, where programs cannot change it; name another file")]
+    DraftInWorkspace,
+    #[error("the name of a profile draft must end in `.toml`")]
+    DraftName,
+    #[error("no run `{wanted}` in the audit log; the last ones: {known}")]
+    UnknownRun { wanted: String, known: String },
+    #[error("no run in the audit log; start one with `ringfence run`")]
+    NoRun,
     #[error(transparent)]
     Inbox(#[from] InboxError),
     #[error("no terminal to answer at; `--yes` and `--no` require `unattended = true` in your config")]
@@ -241,7 +256,7 @@ fn run_configured(
             call(&app, tool, json)
         }
         ConfiguredCommand::Agent(options) => run_agent(settings, environment, options, Console::stdio()),
-        ConfiguredCommand::Run(options) => run_wrapped(settings, environment, options),
+        ConfiguredCommand::Run(options) => run_wrapped(settings, environment, *options),
         ConfiguredCommand::Layers { command } => run_layers_command(settings, environment, command),
         ConfiguredCommand::Gc(options) => collect_garbage(&settings, &options),
         ConfiguredCommand::Acp(options) => {
@@ -305,6 +320,7 @@ fn run_configured(
             print_outcome(if revoke { distrust(&app)? } else { trust(&app, environment)? })
         }
         ConfiguredCommand::Audit { command } => audit(&settings.state, command),
+        ConfiguredCommand::Why(options) => print(&explain_run(&settings.state, &options)?, SUCCESS),
         ConfiguredCommand::Workflow { command: WorkflowCommand::New } => {
             print(&(create_workflow_run(&settings, environment)? + "\n"), SUCCESS)
         }

@@ -3,18 +3,21 @@
 //! Not here: the run (`wrapped_run/mod.rs`), and later decisions (`layers.rs`).
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
-use ringfence_sandbox::RunProgramReply;
+use ringfence_sandbox::{PublishedPort, RunProgramReply};
 use tokio_util::sync::CancellationToken;
 
+use crate::app::workspace_directory;
 use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
 use crate::cli::layers::{
     HomeReviewRequest, announce_home, branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home,
 };
+use crate::cli::learn::DraftFile;
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
@@ -25,8 +28,8 @@ const NOT_STARTED: u8 = 125;
 /// Options of `ringfence run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
-    /// The profile, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
-    #[arg(long, value_name = "NAME")]
+    /// The profile or its file, instead of the one that is chosen by the name of the program; `none` for no hosts and no keys.
+    #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
     /// A toolchain, instead of those that files of the workspace choose (repeatable); `none` for none. Programs get its
     /// caches with a layer over yours, and may reach the hosts of its registry.
@@ -39,6 +42,18 @@ pub(crate) struct RunOptions {
     /// Let the program reach this host (repeatable).
     #[arg(long, value_name = "HOST[:PORT]")]
     allow_host: Vec<String>,
+    /// Publish a port of the program: `5173`, `8080:5173` or `0.0.0.0:8080:5173` (repeatable). Without an address, it is
+    /// reachable from this machine only.
+    #[arg(long, value_name = "[ADDRESS:]PORT[:PORT]")]
+    publish: Vec<PublishedPort>,
+    /// Let the program reach this port of this machine's `127.0.0.1` at the same address, such as that of a database
+    /// (repeatable).
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    connect: Vec<u16>,
+    /// Write a draft of a profile for the program to this file: the hosts and ports that it was refused. Without a terminal,
+    /// nothing is asked.
+    #[arg(long, value_name = "FILE")]
+    learn: Option<PathBuf>,
     /// Most memory of all its processes, such as `4G`; three quarters of the machine's if not set.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
@@ -87,13 +102,19 @@ pub(crate) fn run_wrapped(
     environment: &Environment,
     options: RunOptions,
 ) -> Result<u8, CliError> {
-    let RunOptions { profile, toolchain, end, allow_host, memory, disk, processes, time, raw_terminal, command } =
-        options;
+    let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
+    let RunOptions { learn, memory, disk, processes, time, raw_terminal, command, .. } = options;
+    let workspace = || workspace_directory(&settings, environment);
+    let draft =
+        learn.as_ref().map(|file| DraftFile::new(&environment.current.join(file), &workspace()?)).transpose()?;
     let options = WrappedRunOptions {
         profile,
         toolchains: toolchain,
         command,
         allowed_hosts: allow_host,
+        published_ports: publish,
+        connected_ports: connect,
+        learns: draft.is_some(),
         memory,
         processes,
         disk,
@@ -106,6 +127,7 @@ pub(crate) fn run_wrapped(
     let began = SystemTime::now();
     let reply = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
+    let learned = run.learned.clone();
     drop(run);
     let reply = match reply.outcome {
         Ok(value) => parse_reply(value.to_value())
@@ -115,6 +137,10 @@ pub(crate) fn run_wrapped(
             return Ok(NOT_STARTED);
         }
     };
+    if let (Some(draft), Some(file), Some(learned)) = (draft, learn, learned) {
+        draft.write(&settings.state, &learned)?;
+        print_error(&format!("profile draft written; check it, and use it with `--profile {}`", file.display()));
+    }
     if let Some(limit) = &reply.limit {
         print_error(&format!("the program was ended: limit `{limit}` exceeded"));
     }

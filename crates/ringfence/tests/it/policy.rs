@@ -293,7 +293,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"allow\"\n\n[[rules]]\nname = \"no docs\"\ndecision = \"deny\"\neffect = \"overwirte\"\n",
         expect![[r#"
-            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `overwrite`?
+            invalid config file config.toml: line 7, in the rule `no docs`: `effect`: unknown value `overwirte`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, listen, look, change; did you mean `overwrite`?
             7 | effect = "overwirte""#]],
     );
     told(
@@ -347,7 +347,7 @@ fn a_bad_rule_is_an_error_that_shows_its_line() {
     told(
         "[[rules]]\ndecision = \"deny\"\nhost = \"docs.rs\"\neffect = \"read\"\n",
         expect![[r#"
-            invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `host` applies only to the effects `fetch` and `send`, which this rule does not include
+            invalid config file config.toml: line 3, in the rule `rule 1`: `host`: `host` applies only to the effects `fetch`, `send` and `listen`, which this rule does not include
             3 | host = "docs.rs""#]],
     );
     told(
@@ -405,7 +405,7 @@ fn a_bad_rule_in_json_is_shown_with_its_line() {
     told(
         "{\"rules\": [\n  {\"decision\": \"allow\"},\n  {\n    \"decision\": \"deny\",\n    \"effect\": \"raed\"\n  }\n]}",
         expect![[r#"
-            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: unknown value `raed`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, look, change; did you mean `read`?
+            invalid config file config.json: line 5, in the rule `rule 2`: `effect`: unknown value `raed`: use one of list, read, create, overwrite, move, delete, fetch, lose, run, external, send, listen, look, change; did you mean `read`?
             5 |     "effect": "raed""#]],
     );
     told(
@@ -684,7 +684,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "generated", decision = "deny", effect = "change", path = ["docs/**", "!docs/notes/**"], because = "edit the sources instead" }  # user.toml line 3
           { name = "rule 2", decision = "allow", host = ["docs.rs", "*.rust-lang.org"] }  # user.toml line 11
         preset: default when no other rule matches
-          { name = "taint combination", decision = "ask", effect = ["fetch", "external", "send"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
+          { name = "taint combination", decision = "ask", effect = ["fetch", "external", "send", "listen"], when = ["read-secret", "saw-untrusted"], because = "and this session has read a secret and seen untrusted content" }
           { name = "taint combination", decision = "ask", effect = ["read", "move"], when = ["saw-untrusted", "has-egress"], secret = true, because = "which may hold secrets, and this session has seen untrusted content and can send data out" }
           { name = "taint combination", decision = "ask", effect = "run", when = ["saw-untrusted", "has-egress"], secret = true, because = "which can read a committed secret, and this session has seen untrusted content and can send data out" }
           { name = "secret", decision = "ask", effect = ["read", "overwrite", "move", "delete"], secret = true, because = "which may hold secrets" }
@@ -695,6 +695,7 @@ fn every_rule_is_shown_in_the_order_in_which_they_decide() {
           { name = "registry", decision = "allow", effect = "fetch", mount = "registry" }
           { name = "cannot be undone", decision = "ask", effect = "lose", because = "and the current contents are not kept" }
           { name = "external", decision = "ask", effect = "external", because = "which cannot be undone" }
+          { name = "other port", decision = "ask", effect = "listen", because = "a port that no rule allows" }
           { name = "sent contents", decision = "ask", effect = "send", because = "and what is sent cannot be recalled" }
           { name = "preset", decision = "allow", effect = ["look", "change", "run"] }
     "#]].assert_eq(&said.out.replace(config.to_str().unwrap(), "user.toml"));

@@ -40,14 +40,14 @@ sys.exit(7)
 "#;
 
 /// A shell in a terminal of tmux, with the home and the state of a site.
-struct TmuxTerminal<'a> {
+pub(crate) struct TmuxTerminal<'a> {
     site: &'a TestSite,
     socket: PathBuf,
 }
 
 impl<'a> TmuxTerminal<'a> {
     /// Nothing where there is no tmux.
-    fn start(site: &'a TestSite) -> Option<Self> {
+    pub(crate) fn start(site: &'a TestSite) -> Option<Self> {
         let has = |program: &str, argument: &str| {
             let mut command = Command::new(program);
             command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|it| it.success())
@@ -79,12 +79,12 @@ impl<'a> TmuxTerminal<'a> {
         ended.out
     }
 
-    fn screen(&self) -> String {
+    pub(crate) fn screen(&self) -> String {
         self.run(&["capture-pane", "-p"])
     }
 
     #[track_caller]
-    fn until(&self, text: &str) {
+    pub(crate) fn until(&self, text: &str) {
         let mut seen = String::new();
         wait_for(text, || {
             seen = self.screen();
@@ -93,12 +93,12 @@ impl<'a> TmuxTerminal<'a> {
     }
 
     /// Types a line for the shell.
-    fn line(&self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         self.run(&["send-keys", "-l", text]);
         self.key("Enter");
     }
 
-    fn key(&self, name: &str) {
+    pub(crate) fn key(&self, name: &str) {
         self.run(&["send-keys", name]);
     }
 

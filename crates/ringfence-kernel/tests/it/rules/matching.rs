@@ -71,8 +71,8 @@ fn a_rule_is_about_what_its_keys_say() {
     assert!(about(json!({"decision": "deny", "protected": true, "secret": false}), write(".git/x")));
     let groups = [
         // What moves can be read under its new name.
-        ("look", [true, true, false, false, true, false, false, false, false, false, false]),
-        ("change", [false, false, true, true, true, true, false, false, false, false, false]),
+        ("look", [true, true, false, false, true, false, false, false, false, false, false, false]),
+        ("change", [false, false, true, true, true, true, false, false, false, false, false, false]),
     ];
     for (word, expected) in groups {
         let is =
@@ -88,7 +88,24 @@ fn a_rule_is_about_what_its_keys_say() {
     let allowed = user_rules([json!({"decision": "ask"})])
         .with_layer(PolicyLayer::Managed, vec![rule(json!({"decision": "allow", "effect": "look"}))]);
     let is = PolicyAction::ALL.map(|action| decide(&allowed, action, "a:1") == Allow);
-    assert_eq!(is, [true, true, false, false, false, false, false, false, false, false, false]);
+    assert_eq!(is, [true, true, false, false, false, false, false, false, false, false, false, false]);
+}
+
+#[test]
+fn a_host_that_may_be_reached_is_not_a_port_that_may_be_opened() {
+    let decided = |text: Value, address: &str| decide(&user_rules([text]), PolicyAction::Listen, address);
+    for (text, address, expected) in [
+        (json!({"decision": "allow", "host": ["localhost:8080", "127.0.0.1:8080"]}), "127.0.0.1:8080", Ask),
+        (json!({"decision": "allow", "effect": "fetch"}), "127.0.0.1:8080", Ask),
+        (json!({"decision": "allow", "effect": "listen", "host": "127.0.0.1:8080"}), "127.0.0.1:8080", Allow),
+        (json!({"decision": "allow", "effect": "listen", "host": "127.0.0.1:8080"}), "0.0.0.0:8080", Ask),
+        (json!({"decision": "allow", "effect": "listen"}), "127.0.0.1:8080", Allow),
+        (json!({"decision": "deny", "host": "0.0.0.0"}), "0.0.0.0:8080", Deny),
+        (json!({"decision": "deny", "effect": "listen"}), "127.0.0.1:8080", Deny),
+        (json!({"decision": "deny", "effect": "fetch"}), "127.0.0.1:8080", Ask),
+    ] {
+        assert_eq!(decided(text.clone(), address), expected, "{text} {address}");
+    }
 }
 
 #[test]

@@ -274,9 +274,9 @@ fn the_layers_are_shown_in_the_order_in_which_they_decide() {
         [
             "workspace: w",
             "managed: m",
-            "managed: secret, protected path, preset ask, other host, cannot be undone, external, sent contents",
+            "managed: secret, protected path, preset ask, other host, cannot be undone, external, other port, sent contents",
             "user: u",
-            "preset: taint combination, taint combination, taint combination, secret, protected path, preset ask, other host, search, registry, cannot be undone, external, sent contents, preset",
+            "preset: taint combination, taint combination, taint combination, secret, protected path, preset ask, other host, search, registry, cannot be undone, external, other port, sent contents, preset",
         ]
     );
 }

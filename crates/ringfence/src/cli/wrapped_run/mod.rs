@@ -14,7 +14,7 @@ mod fuzz;
 mod output_filter;
 mod person_terminal;
 mod profile;
-mod profile_files;
+pub(crate) mod profile_files;
 mod program_location;
 #[cfg(test)]
 mod relay_fixture;
@@ -32,6 +32,7 @@ mod terminal_modes;
 mod terminal_relay;
 mod toolchain_profile;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -41,21 +42,22 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::ToolCall;
+use ringfence_kernel::sync::Mutex;
 use ringfence_sandbox::{
-    JailLimits, OutputStream, PlacedFile, RUN_PROGRAM, RunProgramReply, TerminalRelay, TerminalSize, WrappedIo,
-    WrappedOutput, WrappedRunSetup, WrappedUser,
+    JailLimits, OutputStream, PROXY_PORT, PathLookup, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply,
+    TerminalRelay, TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
 };
 use ringfence_web::{TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
 use rustix::fs::FileType;
 
 use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
-use crate::approval::approver_for;
 use crate::approval::tty::TtyApprover;
+use crate::approval::{approver_for, deny_all};
 use crate::cli::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
 use crate::cli::wrapped_run::credentials::{CredentialError, RunCredentials};
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
-use crate::cli::wrapped_run::profile_files::{ProfileError, not_allowed};
+use crate::cli::wrapped_run::profile_files::{ProfileError, is_profile_file, not_allowed};
 use crate::cli::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
 use crate::cli::wrapped_run::run_environment::{RunEnvironment, kept_home_files, reviewed_home_files};
@@ -84,6 +86,9 @@ const DEFAULT_PROCESSES: u64 = 4096;
 const DEFAULT_OPEN_FILES: u64 = 65_536;
 const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 
+/// Ports of each kind that a run may have.
+const MAX_PORTS: usize = 8;
+
 /// What the command line says about a run.
 #[derive(Debug)]
 pub(crate) struct WrappedRunOptions {
@@ -93,6 +98,10 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) command: Vec<OsString>,
     /// Hosts, each with a port if it is not 443.
     pub(crate) allowed_hosts: Vec<String>,
+    pub(crate) published_ports: Vec<PublishedPort>,
+    pub(crate) connected_ports: Vec<u16>,
+    /// Whether it is to find out what the program needs: nothing is asked without a terminal.
+    pub(crate) learns: bool,
     pub(crate) memory: Option<u64>,
     pub(crate) processes: Option<u64>,
     pub(crate) disk: Option<u64>,
@@ -115,6 +124,10 @@ pub(crate) enum WrappedRunError {
     NotText,
     #[error("no home directory: set HOME")]
     NoHome,
+    #[error("at most {MAX_PORTS} ports can be given with `--publish`, and with `--connect`, to one run")]
+    TooManyPorts,
+    #[error("port {PROXY_PORT} is that of the sandbox's own proxy; have the service listen at another port")]
+    ProxyPort,
     #[error("cannot use the terminal: {}", IoText(.0))]
     Terminal(std::io::Error),
     #[error(transparent)]
@@ -159,6 +172,15 @@ impl HomeKeepRequest {
     }
 }
 
+/// A run that has ended, and what it recorded besides the audit log.
+#[derive(Clone, Debug)]
+pub(crate) struct LearnedRun {
+    pub(crate) session: String,
+    /// The person's.
+    pub(crate) home: PathBuf,
+    pub(crate) lookups: Arc<Mutex<Vec<PathLookup>>>,
+}
+
 /// A run that is ready to start.
 #[derive(Debug)]
 pub(crate) struct WrappedRun {
@@ -167,6 +189,8 @@ pub(crate) struct WrappedRun {
     pub(crate) notes: Vec<String>,
     /// What goes back into the person's home directory.
     pub(crate) home_keep: HomeKeepRequest,
+    /// What a run that learns records.
+    pub(crate) learned: Option<LearnedRun>,
     /// The person's terminal, if the program has one.
     relay: Option<Arc<RelaySession>>,
     signals: Arc<SignalInbox>,
@@ -183,8 +207,8 @@ impl WrappedRun {
         let words: Vec<String> = words.collect::<Option<_>>().ok_or(WrappedRunError::NotText)?;
         let named = words.first().map(String::as_str).unwrap_or_default();
         let program = Path::new(named).file_name().and_then(|name| name.to_str()).unwrap_or(named).to_owned();
-        let profile = find_profile(options.profile.as_deref(), &program, &settings, environment)?;
         let workspace = workspace_directory(&settings, environment)?;
+        let profile = find_profile(options.profile.as_deref(), &program, &workspace, &settings, environment)?;
         let home = environment.home.clone().ok_or(WrappedRunError::NoHome)?;
         let toolchains = jail_settings(&settings, environment).toolchains;
         let search = ProgramSearch {
@@ -215,6 +239,9 @@ impl WrappedRun {
         let mut hosts: Vec<String> = named.chain(&options.allowed_hosts).map(|host| with_default_port(host)).collect();
         hosts.sort();
         hosts.dedup();
+        let ports = RunPorts::new(&profile, &options)?;
+        let lookups: Option<Arc<Mutex<Vec<PathLookup>>>> = options.learns.then(Arc::default);
+        let person_home = home.clone();
         let is_running = Arc::new(AtomicBool::new(false));
         let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {
@@ -236,6 +263,9 @@ impl WrappedRun {
             toolchains: location.packages.into_iter().chain(run_toolchains.programs).collect(),
             hosts,
             host_groups: run_toolchains.host_groups,
+            published_ports: ports.published,
+            connected_ports: ports.connected,
+            lookups: lookups.clone(),
             caches: run_toolchains.caches,
             limits: limits(&options, &settings),
             io,
@@ -247,11 +277,16 @@ impl WrappedRun {
         let asked = relay.clone().filter(|_| !options.raw_terminal);
         let during = approver_for(&settings, || match asked {
             Some(relay) => Box::new(InPlaceApprover::new(relay, TtyApprover::new(&settings, environment))),
+            None if options.learns => Box::new(deny_all()),
             None => Box::new(OtherFrontendApprover { announces: !has_terminal }),
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
-        Ok(Self { app, notes: run.notes, home_keep, relay, signals, messages })
+        let learned = lookups.map(|lookups| {
+            let session = app.session.id.clone();
+            LearnedRun { session, home: person_home, lookups }
+        });
+        Ok(Self { app, notes: run.notes, home_keep, learned, relay, signals, messages })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -288,18 +323,50 @@ pub(crate) fn in_current_directory(settings: AppSettings, environment: &Environm
     AppSettings { workspace, workspace_source: WorkspaceSource::Named, ..settings }
 }
 
+/// The ports of a run, from its profile and its command line.
+#[derive(Debug)]
+struct RunPorts {
+    published: Vec<PublishedPort>,
+    connected: Vec<u16>,
+}
+
+impl RunPorts {
+    fn new(profile: &AgentProfile, options: &WrappedRunOptions) -> Result<Self, WrappedRunError> {
+        let published: BTreeSet<_> = profile.publish.iter().chain(&options.published_ports).copied().collect();
+        let connected: BTreeSet<_> = profile.connect.iter().chain(&options.connected_ports).copied().collect();
+        if published.len() > MAX_PORTS || connected.len() > MAX_PORTS {
+            return Err(WrappedRunError::TooManyPorts);
+        }
+        if connected.contains(&PROXY_PORT) || published.iter().any(|port| port.inside == PROXY_PORT) {
+            return Err(WrappedRunError::ProxyPort);
+        }
+        Ok(Self { published: published.into_iter().collect(), connected: connected.into_iter().collect() })
+    }
+}
+
 /// The profile of a run, if the machine's owner allows it.
 fn find_profile(
     named: Option<&str>,
     program: &str,
+    workspace: &Path,
     settings: &AppSettings,
     environment: &Environment,
 ) -> Result<AgentProfile, ProfileError> {
+    if let Some(file) = named.filter(|named| is_profile_file(named)) {
+        if !settings.wrapped.own_profiles {
+            return Err(not_allowed::<AgentProfile>(file, settings.wrapped.profiles.as_ref()));
+        }
+        let path = environment.current.join(file);
+        if std::fs::canonicalize(&path).is_ok_and(|path| path.starts_with(workspace)) {
+            return Err(ProfileError::InWorkspace);
+        }
+    }
     let without_own = (!settings.wrapped.own_profiles).then(|| Environment { config: None, ..environment.clone() });
     let profile = AgentProfile::find(named, program, without_own.as_ref().unwrap_or(environment))?;
-    match settings.wrapped.allows_profile(&profile.name) {
-        true => Ok(profile),
-        false => Err(not_allowed::<AgentProfile>(&profile.name, settings.wrapped.profiles.as_ref())),
+    let used = std::iter::once(&profile.name).chain(&profile.base);
+    match used.into_iter().find(|name| !settings.wrapped.allows_profile(name)) {
+        None => Ok(profile),
+        Some(closed) => Err(not_allowed::<AgentProfile>(closed, settings.wrapped.profiles.as_ref())),
     }
 }
 
@@ -503,7 +570,7 @@ mod tests {
         std::fs::write(config.join("profiles/mine.toml"), "hosts = [\"mine.example\"]\n").unwrap();
         let find = |name: &str| {
             let settings = load(&CliFlags::default(), &environment).unwrap();
-            find_profile(Some(name), "", &settings, &environment).map(|profile| profile.name)
+            find_profile(Some(name), "", directory.path(), &settings, &environment).map(|profile| profile.name)
         };
         assert_eq!(find("mine").unwrap(), "mine");
         std::fs::create_dir_all(&environment.managed).unwrap();

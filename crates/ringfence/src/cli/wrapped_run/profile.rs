@@ -5,10 +5,15 @@
 //! Not here: its file (`profile_files.rs`), toolchains (`toolchain_profile.rs`), and using it (`mod.rs`).
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
-use serde::Deserialize;
+use ringfence_sandbox::PublishedPort;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
-use crate::cli::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, load_file, unknown};
+use crate::cli::wrapped_run::profile_files::{
+    ProfileData, ProfileError, is_below, is_profile_file, load, load_file, load_path, unknown,
+};
 use crate::config::Environment;
 use crate::config::credentials::CredentialSetting;
 
@@ -22,17 +27,35 @@ pub(crate) struct AgentProfile {
     /// Its name, from the name of its file.
     #[serde(skip)]
     pub(crate) name: String,
+    /// The profile that this one adds to.
+    pub(crate) base: Option<String>,
     /// Names of programs that choose it.
     pub(crate) programs: Vec<String>,
     /// Arguments before those of the command line.
     pub(crate) arguments: Vec<String>,
     /// Hosts that it may reach, each with a port if it is not 443.
     pub(crate) hosts: Vec<String>,
+    /// Ports of the program that are published, as `--publish` has them.
+    #[serde(deserialize_with = "published_ports")]
+    pub(crate) publish: Vec<PublishedPort>,
+    /// Ports of this machine's `127.0.0.1` that it may reach.
+    #[serde(deserialize_with = "connected_ports")]
+    pub(crate) connect: Vec<u16>,
     pub(crate) credentials: Vec<CredentialSetting>,
     pub(crate) environment: ProfileEnvironment,
     pub(crate) home: ProfileHome,
     /// Read-only files at absolute paths.
     pub(crate) files: BTreeMap<String, String>,
+}
+
+fn published_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PublishedPort>, D::Error> {
+    let ports = Vec::<String>::deserialize(deserializer)?;
+    ports.iter().map(|port| port.parse().map_err(|error| D::Error::custom(format!("`{port}`: {error}")))).collect()
+}
+
+fn connected_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u16>, D::Error> {
+    let ports = Vec::<NonZeroU16>::deserialize(deserializer)?;
+    Ok(ports.into_iter().map(NonZeroU16::get).collect())
 }
 
 /// Environment variables of a profile.
@@ -100,10 +123,49 @@ impl ProfileData for AgentProfile {
 impl AgentProfile {
     /// The named profile; without a name, the one for this program.
     pub(crate) fn find(name: Option<&str>, program: &str, environment: &Environment) -> Result<Self, ProfileError> {
-        match name {
-            Some(NO_PROFILE) => Ok(Self { name: NO_PROFILE.to_owned(), ..Self::default() }),
-            Some(name) => load(name, environment)?.ok_or_else(|| unknown::<Self>(name)),
-            None => Self::for_program(program, environment),
+        let profile = match name {
+            Some(NO_PROFILE) => Self { name: NO_PROFILE.to_owned(), ..Self::default() },
+            Some(file) if is_profile_file(file) => load_path(&environment.current.join(file), environment)?,
+            Some(name) => load(name, environment)?.ok_or_else(|| unknown::<Self>(name))?,
+            None => Self::for_program(program, environment)?,
+        };
+        let Some(base) = &profile.base else { return Ok(profile) };
+        let found = load::<Self>(base, environment)?.ok_or_else(|| unknown::<Self>(base))?;
+        match found.base {
+            None => Ok(profile.on_base(found)),
+            Some(_) => {
+                let problem = format!("its base `{base}` has a base itself");
+                Err(ProfileError::Invalid { kind: Self::KIND, name: profile.name, problem })
+            }
+        }
+    }
+
+    /// All of the base, with what this one says in addition or instead.
+    fn on_base(self, base: Self) -> Self {
+        fn both<T>(base: Vec<T>, own: Vec<T>) -> Vec<T> {
+            base.into_iter().chain(own).collect()
+        }
+        let is_own = |name: &str| self.credentials.iter().any(|credential| credential.name == name);
+        let inherited = base.credentials.into_iter().filter(|credential| !is_own(&credential.name)).collect();
+        Self {
+            name: self.name,
+            base: self.base,
+            programs: self.programs,
+            arguments: both(base.arguments, self.arguments),
+            hosts: both(base.hosts, self.hosts),
+            publish: both(base.publish, self.publish),
+            connect: both(base.connect, self.connect),
+            credentials: both(inherited, self.credentials),
+            environment: ProfileEnvironment {
+                set: base.environment.set.into_iter().chain(self.environment.set).collect(),
+                pass: both(base.environment.pass, self.environment.pass),
+            },
+            home: ProfileHome {
+                copy: both(base.home.copy, self.home.copy),
+                keep: both(base.home.keep, self.home.keep),
+                files: base.home.files.into_iter().chain(self.home.files).collect(),
+            },
+            files: base.files.into_iter().chain(self.files).collect(),
         }
     }
 
@@ -173,11 +235,36 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_adds_to_its_base() {
+        let directory = tempfile::tempdir().unwrap();
+        let environment = environment(directory.path());
+        write(
+            directory.path(),
+            "config/profiles/mine.toml",
+            "base = \"claude\"\nhosts = [\"a.org\"]\nconnect = [5432]",
+        );
+        let [claude, mine] = ["claude", "mine"].map(|name| AgentProfile::find(Some(name), "", &environment).unwrap());
+        assert_eq!(mine.hosts, ["api.anthropic.com", "a.org"]);
+        assert_eq!((mine.name.as_str(), mine.connect.as_slice(), mine.programs.len()), ("mine", &[5432][..], 0));
+        assert_eq!((mine.credentials.len(), mine.home.copy), (claude.credentials.len(), claude.home.copy));
+        assert_eq!(mine.environment.set, claude.environment.set);
+        let file = directory.path().join("config/profiles/mine.toml");
+        let by_file = AgentProfile::find(file.to_str(), "", &environment).unwrap();
+        assert_eq!((by_file.name.as_str(), by_file.hosts), ("mine", mine.hosts));
+        write(directory.path(), "config/profiles/more.toml", "base = \"mine\"");
+        let error = AgentProfile::find(Some("more"), "", &environment).unwrap_err().to_string();
+        assert_eq!(error, "invalid profile `more`: its base `mine` has a base itself");
+        assert!(AgentProfile::find(Some("./absent.toml"), "", &environment).is_err());
+    }
+
+    #[test]
     fn an_invalid_profile_is_refused_with_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let environment = environment(directory.path());
         for (text, problem) in [
             ("host = []", "unknown field `host`"),
+            ("publish = [\"5173:\"]", "`5173:`: expected `[ADDRESS:]PORT[:PORT]`"),
+            ("connect = [0]", "invalid value: integer `0`"),
             ("[home]\ncopy = [\"../x\"]", "`../x` must be a path below the home directory"),
             ("[home.files]\n\"/etc/x\" = \"\"", "`/etc/x` must be a path below the home directory"),
             ("[home]\nkeep = [\"a/**\"]", "`a/**` must have a name or a pattern"),

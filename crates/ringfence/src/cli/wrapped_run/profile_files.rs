@@ -39,6 +39,8 @@ pub(crate) enum ProfileError {
     Unsafe(#[from] UnsafePermissionsError),
     #[error("invalid {kind} `{name}`: {problem}")]
     Invalid { kind: &'static str, name: String, problem: String },
+    #[error("a profile must be outside of the workspace, where programs cannot change it")]
+    InWorkspace,
     #[error("`--toolchain none` cannot be combined with other toolchains")]
     NoneAndOthers,
 }
@@ -64,6 +66,25 @@ pub(crate) fn load_file<P: ProfileData>(name: &str, environment: &Environment) -
         }
     }
     Ok(None)
+}
+
+/// Whether a profile is named by its file.
+pub(crate) fn is_profile_file(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".toml")
+}
+
+/// From a file that the person names. Its name is that of the file.
+pub(crate) fn load_path<P: ProfileData>(path: &Path, environment: &Environment) -> Result<P, ProfileError> {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    if !is_profile_name(name) {
+        let problem = "the name of its file may have letters, digits, `-` and `_`, and ends in `.toml`".to_owned();
+        return Err(ProfileError::Invalid { kind: P::KIND, name: name.to_owned(), problem });
+    }
+    let absent = || {
+        let source = std::io::ErrorKind::NotFound.into();
+        ProfileError::Read { kind: P::KIND, name: name.to_owned(), source }
+    };
+    parse(name, &read_profile::<P>(name, path)?.ok_or_else(absent)?, environment)
 }
 
 /// Names of all profiles, sorted.
