@@ -56,7 +56,7 @@ pub enum AuditEvent<'a> {
         /// The reason.
         error: &'a ToolError,
     },
-    /// While it runs, it and somebody else changed the same resource, or something of the workspace was hidden from it: the
+    /// While it runs, it and another process changed the same resource, or something of the workspace was hidden from it: the
     /// error says which.
     LayerConflict {
         /// What happened.

@@ -79,7 +79,7 @@ impl<'a> CallContext<'a> {
         self.services.map_or(Ok(()), |services| services.record_judged_connection(access, decision))
     }
 
-    /// Records that the program of the call and somebody else changed the same resource, or another event of its layer.
+    /// Records that the program of the call and another process changed the same resource, or another event of its layer.
     pub fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError> {
         self.services.map_or(Ok(()), |services| services.record_layer_conflict(access, error))
     }

@@ -124,13 +124,15 @@ pub trait LowerSync: Send + fmt::Debug {
 /// News of an overlay synchronisation, for the person and the audit log.
 #[derive(Clone, Debug)]
 pub enum LowerSyncNotice {
-    /// The program and somebody else changed the same path. Both versions are kept.
+    /// The program and another process changed the same path. Both versions are kept.
     Conflict(ResourceAccess),
     /// A file was changed or removed that a process of the program holds open, and is seen in its old state until it is
     /// closed.
     InUse(ResourceAccess),
     /// A secret that came later is hidden.
     Masked(ResourceAccess),
+    /// A secret that came later could not be hidden, for example in a directory of another user.
+    Exposed(ResourceAccess),
     /// Changes are not followed any more, for this reason.
     NotFollowed(String),
 }

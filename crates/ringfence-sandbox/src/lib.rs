@@ -94,8 +94,7 @@ pub use published_ports::{PublishedPort, PublishedPortError};
 pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
 pub use run_program::{
-    HostGroup, RUN_PROGRAM, RunNews, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup,
-    loopback_address,
+    HostGroup, RUN_PROGRAM, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup, loopback_address,
     register_run_program,
 };
 pub use run_request::command_time;
@@ -104,6 +103,7 @@ pub use scratch::{empty_view, read_upper_file};
 pub use terminal::{TerminalRelay, TerminalSize};
 pub use tool_caches::{ToolCache, ToolCacheProblem};
 pub use toolchains::{Toolchain, detect};
+pub use workspace_follower::RunNews;
 pub use wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.

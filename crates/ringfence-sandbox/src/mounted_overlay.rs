@@ -10,14 +10,11 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::OverlayMount;
-use rustix::fs::{Gid, RenameFlags, Uid, renameat_with};
+use rustix::fs::{Gid, RenameFlags, Uid, fstat, renameat_with};
 use rustix::io::Errno;
 use rustix::mount::fsconfig_reconfigure;
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
-
-use crate::protocol::JailUser;
-use crate::spawner_handle::owner;
 
 /// The overlay on the workspace of a program that runs.
 #[derive(Debug)]
@@ -43,8 +40,8 @@ impl OverlayMount for MountedOverlay {
     }
 
     fn rename_entry(&self, directory: BorrowedFd<'_>, from: &[u8], to: &[u8]) -> io::Result<()> {
-        let owner = owner(&self.root).map_err(|_| Errno::IO)?;
-        let _identity = ThreadIdentity::take(owner)?;
+        let root = fstat(&self.root)?;
+        let _identity = ThreadIdentity::take(Uid::from_raw(root.st_uid), Gid::from_raw(root.st_gid))?;
         Ok(renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE)?)
     }
 }
@@ -56,13 +53,13 @@ struct ThreadIdentity {
 }
 
 impl ThreadIdentity {
-    fn take(user: JailUser) -> Result<Self, Errno> {
+    fn take(user: Uid, group: Gid) -> Result<Self, Errno> {
         let mut identity = Self { is_changed: false };
         if geteuid().is_root() {
             // The saved one stays, by which it comes back.
             identity.is_changed = true;
-            set_thread_res_gid(None, Gid::from_raw(user.gid), None)?;
-            set_thread_res_uid(None, Uid::from_raw(user.uid), None)?;
+            set_thread_res_gid(None, group, None)?;
+            set_thread_res_uid(None, user, None)?;
         }
         Ok(identity)
     }

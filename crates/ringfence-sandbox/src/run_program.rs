@@ -40,7 +40,7 @@ use crate::refusals_file::RefusalsFile;
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
-use crate::workspace_follower::WorkspaceFollower;
+use crate::workspace_follower::{RunNews, WorkspaceFollower};
 use crate::wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
 
 /// Name of the tool, for rules.
@@ -85,12 +85,6 @@ pub struct WrappedRunSetup {
     pub signals: Arc<dyn SignalSource>,
     /// News for the person while the program runs.
     pub news: Arc<dyn RunNews>,
-}
-
-/// News for the person while a wrapped program runs.
-pub trait RunNews: Send + Sync + std::fmt::Debug {
-    /// One line, in plain text.
-    fn tell(&self, line: &str);
 }
 
 /// Hosts that are named as one, such as those of a package registry.

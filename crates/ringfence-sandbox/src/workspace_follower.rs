@@ -15,7 +15,12 @@ use ringfence_kernel::{
 };
 
 use crate::mounted_overlay::MountedOverlay;
-use crate::run_program::RunNews;
+
+/// News for the person while a wrapped program runs.
+pub trait RunNews: Send + Sync + std::fmt::Debug {
+    /// One line, in plain text.
+    fn tell(&self, line: &str);
+}
 
 /// News of one run. Further conflicts are in the review.
 const MOST_NEWS: usize = 100;
@@ -77,6 +82,13 @@ impl<'a> WorkspaceFollower<'a> {
             }
             LowerSyncNotice::Masked(access) => {
                 let line = format!("`{}` is a secret that came later; the program does not see it", shown(access));
+                (Some(access), ErrorKind::PermissionDenied, line)
+            }
+            LowerSyncNotice::Exposed(access) => {
+                let line = format!(
+                    "`{}` is a secret that came later, and could not be hidden from the program",
+                    shown(access)
+                );
                 (Some(access), ErrorKind::PermissionDenied, line)
             }
             LowerSyncNotice::NotFollowed(reason) => {

@@ -94,6 +94,11 @@ impl FileStat {
         }
     }
 
+    /// The version of an entry with this name: any later change of it has another.
+    pub fn version(&self) -> String {
+        format!("{}:{:o}:{}:{}:{}", self.id.inode, self.mode, self.size, self.modified, self.changed)
+    }
+
     /// Whether contents can be the same. Renaming a file changes neither.
     pub fn same_content(&self, other: &Self) -> bool {
         self.id == other.id && self.size == other.size && self.modified == other.modified

@@ -16,7 +16,6 @@ use rustix::io::Errno;
 use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
-use crate::overlay::lower_sync::stat_version;
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
 use crate::read::content::hash_up_to;
@@ -44,7 +43,7 @@ pub(super) struct OverlayBaseline {
 impl OverlayBaseline {
     /// Whether an entry is as the program found it, although others changed it since the start.
     pub(super) fn is_synced(&self, path: &[u8], stat: &FileStat) -> bool {
-        self.synced.get(path).is_some_and(|version| *version == stat_version(stat))
+        self.synced.get(path).is_some_and(|version| *version == stat.version())
     }
 }
 

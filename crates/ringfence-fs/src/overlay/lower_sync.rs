@@ -83,11 +83,6 @@ pub(super) struct SyncedVersions {
     pub(super) versions: BTreeMap<Vec<u8>, String>,
 }
 
-/// The version of an entry as of a stat: any later change has another.
-pub(super) fn stat_version(stat: &FileStat) -> String {
-    format!("{}:{:o}:{}:{}:{}", stat.id.inode, stat.mode, stat.size, stat.modified, stat.changed)
-}
-
 /// The layer that is synchronised, as its record has it.
 #[derive(Debug)]
 pub(super) struct SyncedLayer {
@@ -133,7 +128,7 @@ struct HeldEntry {
 enum EntryState {
     /// Seen as it is, or hidden by what the program made.
     Current,
-    /// The same, but its permissions may be cached.
+    /// The same, but its permissions, or one part of a directory, may be cached.
     Attributes,
     /// Seen as it was.
     Stale,
@@ -341,7 +336,8 @@ impl WatchedLowerSync {
                     }
                 }
                 self.accept(path, Some(lower), parent);
-                EntryState::Current
+                // The kernel may know one of both only: the program made one of this name too.
+                EntryState::Attributes
             }
             // Another kind of entry came to its place.
             (None, _) if lower.is_some() => {
@@ -370,10 +366,10 @@ impl WatchedLowerSync {
             return;
         }
         if let Some(lower) = lower {
-            synced.versions.insert(path.to_vec(), stat_version(lower));
+            synced.versions.insert(path.to_vec(), lower.version());
         }
         if let Some(parent) = parent {
-            synced.versions.insert(split(path).0.to_vec(), stat_version(parent));
+            synced.versions.insert(split(path).0.to_vec(), parent.version());
         }
     }
 
@@ -386,10 +382,10 @@ impl WatchedLowerSync {
         ResourceAccess { action: PolicyAction::Overwrite, resource: resource_at(&self.mount, path) }
     }
 
-    /// An entry that the program changed: whether somebody else did so since the program found it.
+    /// An entry that the program changed: whether another process did so since the program found it.
     fn find_conflict(&mut self, path: &[u8], lower: Option<&FileStat>) {
         let is_known = |lower: &FileStat| {
-            let version = stat_version(lower);
+            let version = lower.version();
             lower.changed < self.started || self.layer.synced.lock().versions.get(path) == Some(&version)
         };
         if !lower.is_some_and(is_known) && self.upper.differs(&self.mount, path, lower) {
@@ -535,8 +531,11 @@ impl WatchedLowerSync {
         if let Ok(parent) = open_beneath(self.overlay.root(), parent, flags) {
             hide_tree(parent.as_fd(), name, MOST_DEPTH, cx);
         }
-        let access = self.access(path);
-        self.notices.push(LowerSyncNotice::Masked(access));
+        let (access, inside) = (self.access(path), self.inside(path).ok().flatten());
+        self.notices.push(match inside {
+            Some(_) if is_same(self.lower(path).as_ref(), inside.as_ref()) => LowerSyncNotice::Exposed(access),
+            _ => LowerSyncNotice::Masked(access),
+        });
         Ok(())
     }
 }

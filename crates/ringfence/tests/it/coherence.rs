@@ -22,6 +22,7 @@ use ringfence_testkit::patience::wait_until;
 use serde_json::Value;
 
 use crate::site::{PROGRAM, TestSite};
+use crate::terminal::{TestTerminal, terminal};
 
 /// An unused user ID.
 const PLAIN_UID: u32 = 60_602;
@@ -185,6 +186,20 @@ fn as_each_user(test: impl Fn(Option<u32>)) {
     }
 }
 
+/// Works as a user, who is the person at the workspace.
+fn as_user<T>(user: Option<u32>, work: impl FnOnce() -> T) -> T {
+    let change = |id: u32| {
+        rustix::thread::set_thread_res_gid(None, rustix::process::Gid::from_raw(id), None).unwrap();
+        rustix::thread::set_thread_res_uid(None, rustix::process::Uid::from_raw(id), None).unwrap();
+    };
+    let Some(user) = user else { return work() };
+    change(user);
+    let result = work();
+    rustix::thread::set_thread_res_uid(None, rustix::process::Uid::ROOT, None).unwrap();
+    change(0);
+    result
+}
+
 /// What there is by these names in a directory, and in its list.
 fn describe(directory: &Path, names: &[&str]) -> String {
     let mut text = String::new();
@@ -271,6 +286,8 @@ fn prepare(edit: &str, state: &str) -> String {
 /// Whether a conflict has to be told. Otherwise the program sees what the person has.
 fn is_conflict(edit: &str, state: &str) -> bool {
     match (edit, state) {
+        // A directory of both has the entries of both.
+        ("mkdir", "changed") => false,
         (_, "changed") => true,
         // Both deleted it, or it went and came again before.
         ("delete" | "create" | "mkdir" | "rename-directory", "deleted") => false,
@@ -309,7 +326,7 @@ fn the_coherence_matrix_has_no_ghost() {
         for (edit_kind, state) in cases() {
             let directory = name(edit_kind, state);
             let inside_before = agent.run(&format!("describe {directory}"));
-            edit(&agent.path(&directory), edit_kind);
+            as_user(user, || edit(&agent.path(&directory), edit_kind));
             let (since, outside) = (Instant::now(), describe(&agent.path(&directory), &NAMES));
             if is_conflict(edit_kind, state) {
                 wait_until(&format!("a conflict in {directory}"), || {
@@ -331,7 +348,7 @@ fn the_coherence_matrix_has_no_ghost() {
             }
         }
         eprintln!("user {user:?}: the slowest of {} edits was seen after {slowest:?}", cases().count());
-        // What the person did is no change of the program.
+        // What the person did is not a change of the program.
         let own: BTreeSet<&str> = STATES[1..3].iter().copied().collect();
         for entry in agent.upper_entries() {
             assert!(own.iter().any(|state| entry.split('/').next().unwrap().ends_with(state)), "{entry}");
@@ -418,17 +435,19 @@ fn a_secret_that_appears_later_is_hidden() {
         let mut agent = ShellAgent::start_as(site, user);
         agent.run("cat .env src/.env config/.env; grep -r KEY .");
         for path in [".env", "src/.env"] {
-            fs::write(agent.path(path), "KEY=7f3a9c\n").unwrap();
+            as_user(user, || fs::write(agent.path(path), "KEY=7f3a9c\n")).unwrap();
         }
         for path in [".env", "src/.env"] {
             wait_until(path, || agent.was_told(&format!("`{path}` is a secret that came later")));
         }
         assert_eq!(agent.run("cat .env src/.env config/.env 2>/dev/null; grep -r KEY . || echo clean"), "clean\n");
         // One that was masked at the start, in a directory that is replaced by a copy.
-        fs::rename(agent.path("config"), agent.path("old")).unwrap();
-        fs::create_dir(agent.path("config")).unwrap();
-        fs::write(agent.path("config/.env"), "KEY=second\n").unwrap();
-        fs::write(agent.path("config/plain"), "plain\n").unwrap();
+        as_user(user, || {
+            fs::rename(agent.path("config"), agent.path("old")).unwrap();
+            fs::create_dir(agent.path("config")).unwrap();
+            fs::write(agent.path("config/.env"), "KEY=second\n").unwrap();
+            fs::write(agent.path("config/plain"), "plain\n").unwrap();
+        });
         wait_until("the new directory without its secret", || {
             agent.run("cat config/plain") == "plain\n" && agent.run("grep -r KEY . || echo clean") == "clean\n"
         });
@@ -480,6 +499,23 @@ fn a_commit_of_the_person_is_seen_or_is_a_conflict() {
     wait_until("a conflict", || {
         agent.was_told("conflict: `.git/index`") && agent.was_told("conflict: `.git/refs/heads/main`")
     });
+}
+
+#[test]
+fn a_conflict_under_a_program_on_the_terminal_is_a_notification_and_a_line_at_the_end() {
+    let site = TestSite::new();
+    site.write("f", "old\n");
+    let mut command = site.program_at_terminal("setsid");
+    command.arg("--ctty").arg(PROGRAM).arg("--workspace").arg(&site.workspace).args(["run", "--end", "later", "--"]);
+    command.args(["sh", "-c", "echo own > f; echo rea''dy; read line; echo la''st"]);
+    let mut terminal = TestTerminal::all_on_screen(terminal(), command);
+    terminal.until("ready");
+    fs::write(site.workspace.join("f"), "of the person\n").unwrap();
+    terminal.until("\x1b]9;ringfence: conflict: `f` was changed in the workspace and by the program");
+    terminal.press("\r");
+    terminal.until("last");
+    terminal.until("ringfence: conflict: `f`");
+    assert_eq!(terminal.end().code, Some(0));
 }
 
 /// Reports that the kernel could not queue.

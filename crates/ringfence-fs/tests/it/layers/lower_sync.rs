@@ -11,7 +11,7 @@ use ringfence_kernel::{LowerSyncNotice, OverlayMount};
 use super::{LayerFixture, description, setup, with_context};
 use crate::fixture::FsFixture;
 
-/// A directory that is no overlay.
+/// A directory that is not an overlay.
 #[derive(Debug)]
 struct PlainDirectory(OwnedFd);
 
