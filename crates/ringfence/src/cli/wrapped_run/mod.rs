@@ -167,8 +167,9 @@ impl HomeKeepRequest {
         settings: &AppSettings,
         environment: &Environment,
     ) -> Result<Self, WrappedRunError> {
-        let profile = find_profile(Some(name), "", settings, environment)?;
-        Ok(Self::new(&profile, &workspace_directory(settings, environment)?, settings))
+        let workspace = workspace_directory(settings, environment)?;
+        let profile = find_profile(Some(name), "", &workspace, settings, environment)?;
+        Ok(Self::new(&profile, &workspace, settings))
     }
 }
 

@@ -163,6 +163,7 @@ impl AgentProfile {
             home: ProfileHome {
                 copy: both(base.home.copy, self.home.copy),
                 keep: both(base.home.keep, self.home.keep),
+                review: both(base.home.review, self.home.review),
                 files: base.home.files.into_iter().chain(self.home.files).collect(),
             },
             files: base.files.into_iter().chain(self.files).collect(),
