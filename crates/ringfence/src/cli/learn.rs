@@ -18,7 +18,7 @@ use ringfence_kernel::{PolicyAction, sanitize_line, sensitivity};
 use ringfence_sandbox::PathLookup;
 
 use crate::cli::CliError;
-use crate::cli::why::{ApprovedAccess, RefusalKind, RunRefusal, RunRefusals, loopback_port, read_run};
+use crate::cli::why::{AllowedAccess, RefusalKind, RunRefusal, RunRefusals, loopback_port, read_run};
 use crate::cli::wrapped_run::LearnedRun;
 use crate::cli::wrapped_run::profile_files::is_below;
 use crate::config::MAX_FILE_BYTES;
@@ -150,8 +150,8 @@ fn entries(run: &RunRefusals, kind: RefusalKind, unit: &str) -> Vec<(String, Str
     let refused = run.refusals.iter().filter(|refusal| refusal.kind == kind && is_grantable(refusal));
     let refused = refused.map(|refusal| (published(kind, &refusal.resource), refusal.count));
     let action = if kind == RefusalKind::Port { PolicyAction::Listen } else { PolicyAction::Fetch };
-    let approved = run.approved.iter().filter(|access| access.action == action.as_str());
-    let approved = approved.map(|ApprovedAccess { path, count, .. }| (published(kind, path), *count));
+    let approved = run.allowed.iter().filter(|access| access.is_approved && access.action == action.as_str());
+    let approved = approved.map(|AllowedAccess { path, count, .. }| (published(kind, path), *count));
     let mut entries: Vec<(String, u64)> = Vec::new();
     for (value, count) in refused.chain(approved) {
         match entries.iter_mut().find(|(known, _)| *known == value) {
@@ -192,7 +192,7 @@ mod tests {
     use ringfence_sandbox::PathLookup;
 
     use super::{MissedPaths, draft};
-    use crate::cli::why::{ApprovedAccess, RefusalKind, RunRefusal, RunRefusals};
+    use crate::cli::why::{AllowedAccess, RefusalKind, RunRefusal, RunRefusals};
 
     fn refusal(kind: RefusalKind, resource: &str, error: &str) -> RunRefusal {
         RunRefusal {
@@ -246,7 +246,14 @@ mod tests {
                 refusal(RefusalKind::Tripwire, "a.org", "NETWORK_ERROR"),
                 refusal(RefusalKind::Host, "a.org:443", "APPROVAL_PENDING"),
             ],
-            approved: vec![ApprovedAccess { action: "fetch".to_owned(), path: "b.org:443".to_owned(), count: 1 }],
+            allowed: [("b.org:443", true), ("c.org:443", false)]
+                .map(|(path, is_approved)| AllowedAccess {
+                    action: "fetch".to_owned(),
+                    path: path.to_owned(),
+                    is_approved,
+                    count: 1,
+                })
+                .into(),
             ..RunRefusals::default()
         };
         let text = draft(&run, &MissedPaths::default());

@@ -21,6 +21,7 @@ pub(crate) mod line_editor;
 pub(crate) mod markdown;
 pub(crate) mod observers;
 pub(crate) mod run;
+mod run_report;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 mod why;
@@ -106,6 +107,10 @@ pub(crate) enum CliError {
     DraftInWorkspace,
     #[error("the name of a profile draft must end in `.toml`")]
     DraftName,
+    #[error("cannot write the report: {}", IoText(.0))]
+    Report(std::io::Error),
+    #[error("unknown format of a report `{0}`: use json, md or sarif")]
+    ReportFormat(String),
     #[error("no run `{wanted}` in the audit log; the last ones: {known}")]
     UnknownRun { wanted: String, known: String },
     #[error("no run in the audit log; start one with `ringfence run`")]

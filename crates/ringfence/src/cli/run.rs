@@ -18,6 +18,7 @@ use crate::cli::layers::{
     HomeReviewRequest, announce_home, branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home,
 };
 use crate::cli::learn::DraftFile;
+use crate::cli::run_report::{ReportFile, RunReport};
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
@@ -54,6 +55,9 @@ pub(crate) struct RunOptions {
     /// nothing is asked.
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
+    /// Write what the run did to this file when it has ended: `json`, `md` or `sarif` (repeatable).
+    #[arg(long, num_args = 2, value_names = ["FORMAT", "FILE"])]
+    report: Vec<String>,
     /// Most memory of all its processes, such as `4G`; three quarters of the machine's if not set.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
@@ -103,10 +107,11 @@ pub(crate) fn run_wrapped(
     options: RunOptions,
 ) -> Result<u8, CliError> {
     let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
-    let RunOptions { learn, memory, disk, processes, time, raw_terminal, command, .. } = options;
+    let RunOptions { report, learn, memory, disk, processes, time, raw_terminal, command, .. } = options;
     let workspace = || workspace_directory(&settings, environment);
     let draft =
         learn.as_ref().map(|file| DraftFile::new(&environment.current.join(file), &workspace()?)).transpose()?;
+    let reports = ReportFile::parse_all(&report, &environment.current)?;
     let options = WrappedRunOptions {
         profile,
         toolchains: toolchain,
@@ -127,7 +132,7 @@ pub(crate) fn run_wrapped(
     let began = SystemTime::now();
     let reply = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
-    let learned = run.learned.clone();
+    let (learned, session) = (run.learned.clone(), run.app.session.id.clone());
     drop(run);
     let reply = match reply.outcome {
         Ok(value) => parse_reply(value.to_value())
@@ -140,6 +145,10 @@ pub(crate) fn run_wrapped(
     if let (Some(draft), Some(file), Some(learned)) = (draft, learn, learned) {
         draft.write(&settings.state, &learned)?;
         print_error(&format!("profile draft written; check it, and use it with `--profile {}`", file.display()));
+    }
+    if !reports.is_empty() {
+        let report = RunReport::new(&settings.state, &session, &reply)?;
+        reports.iter().try_for_each(|file| file.write(&report))?;
     }
     if let Some(limit) = &reply.limit {
         print_error(&format!("the program was ended: limit `{limit}` exceeded"));

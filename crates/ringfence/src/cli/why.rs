@@ -61,16 +61,21 @@ pub(crate) struct RunRefusals {
     pub(crate) ended: Option<String>,
     /// In the order of the first refusal of each.
     pub(crate) refusals: Vec<RunRefusal>,
-    /// What was approved while it ran.
+    /// Ports that were published at the start.
     #[serde(skip)]
-    pub(crate) approved: Vec<ApprovedAccess>,
+    pub(crate) published: Vec<String>,
+    /// What was allowed while it ran.
+    #[serde(skip)]
+    pub(crate) allowed: Vec<AllowedAccess>,
 }
 
-/// An access that required an approval and got one.
+/// An access that was allowed, however often.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApprovedAccess {
+pub(crate) struct AllowedAccess {
     pub(crate) action: String,
     pub(crate) path: String,
+    /// Whether it required an approval, and got one.
+    pub(crate) is_approved: bool,
     pub(crate) count: u64,
 }
 
@@ -135,6 +140,7 @@ struct RunRecord {
     error: Option<String>,
     rule: Option<String>,
     layer: Option<String>,
+    count: Option<u64>,
     refused: Option<u64>,
 }
 
@@ -194,6 +200,7 @@ impl RunHistory {
 impl RunRefusals {
     fn new(record: &RunRecord) -> Self {
         let program = record.accesses.iter().find(|access| access.action == PolicyAction::Run.as_str());
+        let ports = record.accesses.iter().filter(|access| access.action == PolicyAction::Listen.as_str());
         Self {
             run: record.session.clone(),
             program: program.map(|access| access.path.clone()).or_else(|| record.about.clone()).unwrap_or_default(),
@@ -201,7 +208,8 @@ impl RunRefusals {
             started: record.ts.clone(),
             ended: None,
             refusals: Vec::new(),
-            approved: Vec::new(),
+            published: ports.map(|access| access.path.clone()).collect(),
+            allowed: Vec::new(),
         }
     }
 
@@ -222,13 +230,16 @@ impl RunRefusals {
                     None => self.refusals.push(refusal),
                 }
             }
-            ("access", Some(access)) if record.approved == Some(true) => {
-                let is_it = |known: &&mut ApprovedAccess| known.action == access.action && known.path == access.path;
-                match self.approved.iter_mut().find(is_it) {
-                    Some(known) => known.count += 1,
+            ("access", Some(access)) if record.ok == Some(true) => {
+                let is_approved = record.approved == Some(true);
+                match self.allowed.iter_mut().find(|known| known.is_about(access)) {
+                    Some(known) => {
+                        known.count += 1;
+                        known.is_approved |= is_approved;
+                    }
                     None => {
                         let (action, path) = (access.action.clone(), access.path.clone());
-                        self.approved.push(ApprovedAccess { action, path, count: 1 });
+                        self.allowed.push(AllowedAccess { action, path, is_approved, count: 1 });
                     }
                 }
             }
@@ -238,8 +249,12 @@ impl RunRefusals {
                 let is_it = |known: &&mut RunRefusal| {
                     (known.kind, &known.resource, &known.detail) == (kind, &resource, &detail)
                 };
+                let refused = record.refused.unwrap_or_default();
                 if let Some(known) = self.refusals.iter_mut().rev().find(is_it) {
-                    known.count += record.refused.unwrap_or_default();
+                    known.count += refused;
+                }
+                if let Some(known) = self.allowed.iter_mut().find(|known| known.is_about(access)) {
+                    known.count += record.count.unwrap_or_default().saturating_sub(refused);
                 }
             }
             _ => {}
@@ -258,6 +273,12 @@ impl RunRefusals {
         }
         let lines: Vec<String> = text.lines().map(sanitize_line).collect();
         lines.join("\n") + "\n"
+    }
+}
+
+impl AllowedAccess {
+    fn is_about(&self, access: &RecordedAccess) -> bool {
+        self.action == access.action && self.path == access.path
     }
 }
 

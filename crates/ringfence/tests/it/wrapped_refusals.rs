@@ -8,7 +8,7 @@ use std::process::Command;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::Value;
 
-use crate::site::{CliOutput, TestSite, cli_output};
+use crate::site::{CliOutput, PROGRAM, TestSite, cli_output};
 
 /// Denies one host. The others need approval, which nobody gives.
 const RULES: &str = "[[rules]]\nname = \"not this one\"\ndecision = \"deny\"\nhost = \"denied.ringfence-test.org\"\n";
@@ -89,4 +89,37 @@ fn a_run_that_was_not_started_is_explained_too() {
     assert_eq!(why(&site, &[run["run"].as_str().unwrap()]).code, Some(0));
     let unknown = why(&site, &["run-none"]);
     assert!(unknown.err.contains(run["run"].as_str().unwrap()), "{unknown:?}");
+}
+
+/// The script of the action, as a runner has it run.
+#[test]
+fn the_github_action_shows_the_report_and_exits_as_the_program() {
+    let site = TestSite::new();
+    let action =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/github-action/action.yml")).unwrap();
+    let script = action.split_once("      run: |\n").unwrap().1;
+    let bin = site.root().join("bin");
+    fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink(PROGRAM, bin.join("ringfence")).unwrap();
+    let [temp, output, summary] = ["temp", "output", "summary"].map(|name| site.root().join(name));
+    fs::create_dir(&temp).unwrap();
+    let mut runner = site.program("bash");
+    runner.args(["--noprofile", "--norc", "-eo", "pipefail", "-c", script]);
+    runner.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display())).env("RUNNER_TEMP", &temp);
+    runner.env("GITHUB_WORKSPACE", &site.workspace).env("GITHUB_OUTPUT", &output).env("GITHUB_STEP_SUMMARY", &summary);
+    runner.env("INPUT_OPTIONS", "--profile none").env("INPUT_END", "keep").env("INPUT_PRESET", "edits");
+    let ended = cli_output(runner.env("INPUT_COMMAND", "sh -c 'echo \"made it\" > made; exit 3'").output().unwrap());
+    assert_eq!((ended.code, site.read("made").as_str()), (Some(3), "made it\n"), "{ended:?}");
+    let shown = fs::read_to_string(&summary).unwrap();
+    assert!(shown.contains("# Run of `sh`") && shown.contains("- exit code: 3") && shown.contains("1 new"), "{shown}");
+    let outputs = fs::read_to_string(&output).unwrap();
+    let report = outputs.lines().find_map(|line| line.strip_prefix("report=")).unwrap();
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!(
+        (&report["program"], &report["exitCode"], &report["changes"]["created"]),
+        (&"sh".into(), &3.into(), &1.into())
+    );
+    let sarif = outputs.lines().find_map(|line| line.strip_prefix("sarif=")).unwrap();
+    let sarif: Value = serde_json::from_str(&fs::read_to_string(sarif).unwrap()).unwrap();
+    assert_eq!(sarif["runs"][0]["results"], Value::Array(Vec::new()));
 }
