@@ -60,6 +60,9 @@ const MOST_VERSIONS: usize = 100_000;
 /// Entries of the upper directory that are looked at for one reported directory.
 const MOST_UPPER_ENTRIES: usize = 10_000;
 
+/// Searches of a workspace that changes meanwhile are tried this often, at growing intervals.
+const MOST_FAILURES: u32 = 16;
+
 /// Directories in a secret directory.
 const MOST_DEPTH: usize = 64;
 
@@ -107,6 +110,8 @@ pub(super) struct WatchedLowerSync {
     /// Not every change was reported.
     is_lost: bool,
     updated_at: Option<Instant>,
+    /// Searches of everything that failed one after the other.
+    failures: u32,
     held: BTreeMap<Vec<u8>, HeldEntry>,
     /// Conflicts that the person was told of.
     conflicts: BTreeSet<Vec<u8>>,
@@ -166,6 +171,7 @@ impl WatchedLowerSync {
             reported: BTreeSet::new(),
             is_lost: false,
             updated_at: None,
+            failures: 0,
             held: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             notices,
@@ -174,7 +180,8 @@ impl WatchedLowerSync {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let is_early = self.updated_at.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL);
+        let interval = INTERVAL * (1 << self.failures.min(MOST_FAILURES / 2));
+        let is_early = self.updated_at.is_some_and(|last| now.saturating_duration_since(last) < interval);
         let has_work = !self.reported.is_empty() || self.is_lost || self.held.values().any(|held| held.next <= now);
         has_work && !is_early
     }
@@ -186,15 +193,26 @@ impl WatchedLowerSync {
         let mode = |path: &Vec<u8>| Some((path.clone(), masks.directories().mode_of(path)?));
         let modes: BTreeMap<Vec<u8>, u32> = changed.iter().filter_map(mode).collect();
         if !is_lost {
-            is_lost = masks.update_entries(&self.mount, cx, &mut changed)? == MaskUpdate::SearchAll;
+            // What goes while it is looked at fails, and so everything is looked at again.
+            let updated = masks.update_entries(&self.mount, cx, &mut changed);
+            is_lost = updated.is_err() || updated.is_ok_and(|update| update == MaskUpdate::SearchAll);
         }
         if is_lost {
-            let Some(found) = masks.search_again(&self.mount, cx)? else {
-                self.notices.push(LowerSyncNotice::NotFollowed(NO_WATCHES.to_owned()));
-                return self.drop_cached_entries();
-            };
-            masks = found;
+            match masks.search_again(&self.mount, cx) {
+                Ok(Some(found)) => masks = found,
+                Ok(None) => {
+                    self.notices.push(LowerSyncNotice::NotFollowed(NO_WATCHES.to_owned()));
+                    return self.drop_cached_entries();
+                }
+                Err(error) if self.failures >= MOST_FAILURES => return Err(error),
+                Err(_) => {
+                    self.failures += 1;
+                    (self.masks, self.is_lost) = (Some(masks), true);
+                    return self.drop_cached_entries();
+                }
+            }
         }
+        self.failures = 0;
         let secrets: Vec<Vec<u8>> = masks.masks().masked().into_iter().map(<[u8]>::to_vec).collect();
         self.masks = Some(masks);
         changed.extend(self.held.iter().filter(|(_, held)| held.next <= now).map(|(path, _)| path.clone()));

@@ -10,13 +10,17 @@ use std::sync::Arc;
 
 use ringfence_kernel::{CallCommitState, CallContext, CallLimits, Dialect, IoMode};
 
-use super::{CacheState, MaskUpdate, TreeConditions, ViewMasks, WatchedDirectories, WatchedMasks, search_all};
+use super::{
+    CacheState, MaskUpdate, MaskWatches, TreeConditions, ViewMasks, WatchedDirectories, WatchedMasks, search_all,
+};
 use crate::mount::Mount;
 use crate::sys::directory_watch::WatchScope;
 use crate::{Fence, FenceOptions, MountAccess, MountSpec};
 
 /// The queue of reports has at most this many, unless a machine's owner set another limit.
 const QUEUE_LIMIT: usize = 16_384;
+
+const WATCHES: MaskWatches = MaskWatches { scope: WatchScope::Entries, most: None };
 
 struct MaskFixture {
     directory: tempfile::TempDir,
@@ -59,7 +63,7 @@ impl MaskFixture {
         self.mount.scan_root(&self.cx()).unwrap();
         let root = self.at("");
         let conditions = TreeConditions::now(&self.mount, root.to_str().unwrap().as_bytes(), &self.cx()).unwrap();
-        match WatchedMasks::search(&self.mount, &conditions, &self.cx()).unwrap() {
+        match WatchedMasks::search(&self.mount, WATCHES, &conditions, &self.cx()).unwrap() {
             CacheState::Watched(found) => *found,
             state => panic!("{state:?}"),
         }
@@ -235,7 +239,7 @@ fn a_secret_that_appears_during_the_search_is_masked() {
     let known = search_all(&ws.mount, &ws.cx(), &mut masks, Some(&mut directories)).unwrap();
     // The directory was passed, and the search is not over.
     ws.write("a/b/.env");
-    let mut found = WatchedMasks { conditions, masks, directories, known };
+    let mut found = WatchedMasks { watches: WATCHES, conditions, masks, directories, known };
     assert_eq!(found.update(&ws.mount, &ws.cx()).unwrap(), MaskUpdate::Complete);
     assert_eq!(names(&found.masks), ["a/b/.env"]);
 }
