@@ -149,7 +149,7 @@ impl WatchedLowerSync {
     ) -> Self {
         // Entries are removed through it: it must not be the workspace itself.
         let is_overlay = fstatfs(overlay.root()).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == OVERLAY);
-        let reason = if is_overlay { NO_WATCHES } else { NO_OVERLAY };
+        let reason = if masks.is_none() { NO_WATCHES } else { NO_OVERLAY };
         let masks = masks.filter(|_| is_overlay);
 
         let notices = match masks {
