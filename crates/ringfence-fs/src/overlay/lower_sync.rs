@@ -133,7 +133,7 @@ struct HeldEntry {
 enum EntryState {
     /// Seen as it is, or hidden by what the program made.
     Current,
-    /// The same, but its permissions, or one part of a directory, may be cached.
+    /// The same, but its permissions, or entries of a directory, may be cached.
     Attributes,
     /// Seen as it was.
     Stale,
@@ -312,8 +312,10 @@ impl WatchedLowerSync {
             match cover {
                 UpperCover::Untouched if is_same(lower.as_ref(), inside.as_ref()) => {
                     self.accept(path, lower.as_ref(), parent.as_ref());
-                    let is_other = |stat: FileStat| stat.changed != stat.modified;
-                    return if lower.is_some_and(is_other) { EntryState::Attributes } else { EntryState::Current };
+                    // What is in a new directory may have been made before it was watched, and looked for before that.
+                    let may_be_cached =
+                        |stat: FileStat| stat.kind == FileKind::Directory || stat.changed != stat.modified;
+                    return if lower.is_some_and(may_be_cached) { EntryState::Attributes } else { EntryState::Current };
                 }
                 // It may have been written between the two stats.
                 UpperCover::Untouched => {}
