@@ -115,6 +115,8 @@ pub(super) struct WatchedLowerSync {
     held: BTreeMap<Vec<u8>, HeldEntry>,
     /// Conflicts that the person was told of.
     conflicts: BTreeSet<Vec<u8>>,
+    /// One that is not on disk yet.
+    has_new_conflict: bool,
     notices: Vec<LowerSyncNotice>,
     next_name: u64,
 }
@@ -174,6 +176,7 @@ impl WatchedLowerSync {
             failures: 0,
             held: BTreeMap::new(),
             conflicts: BTreeSet::new(),
+            has_new_conflict: false,
             notices,
             next_name: 0,
         }
@@ -417,12 +420,8 @@ impl WatchedLowerSync {
         if !self.conflicts.insert(path.to_vec()) {
             return;
         }
-        {
-            let mut record = self.layer.record.lock();
-            record.add_conflict(path);
-            // It is found again at the end.
-            let _ = record.save(&self.layer.directory);
-        }
+        self.layer.record.lock().add_conflict(path);
+        self.has_new_conflict = true;
         let access = self.access(path);
         self.notices.push(LowerSyncNotice::Conflict(access));
     }
@@ -583,6 +582,10 @@ impl LowerSync for WatchedLowerSync {
                 self.masks = None;
                 self.notices.push(LowerSyncNotice::NotFollowed(error.message));
             }
+        }
+        if std::mem::take(&mut self.has_new_conflict) {
+            // For lists in other processes. Conflicts are found again at the end.
+            let _ = self.layer.record.lock().save(&self.layer.directory);
         }
         std::mem::take(&mut self.notices)
     }
