@@ -115,6 +115,8 @@ pub(super) struct WatchedLowerSync {
     held: BTreeMap<Vec<u8>, HeldEntry>,
     /// Conflicts that the person was told of.
     conflicts: BTreeSet<Vec<u8>>,
+    /// One that is not on disk yet.
+    has_new_conflict: bool,
     notices: Vec<LowerSyncNotice>,
     next_name: u64,
 }
@@ -133,7 +135,7 @@ struct HeldEntry {
 enum EntryState {
     /// Seen as it is, or hidden by what the program made.
     Current,
-    /// The same, but its permissions, or one part of a directory, may be cached.
+    /// The same, but its permissions, or entries of a directory, may be cached.
     Attributes,
     /// Seen as it was.
     Stale,
@@ -149,7 +151,7 @@ impl WatchedLowerSync {
     ) -> Self {
         // Entries are removed through it: it must not be the workspace itself.
         let is_overlay = fstatfs(overlay.root()).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == OVERLAY);
-        let reason = if is_overlay { NO_WATCHES } else { NO_OVERLAY };
+        let reason = if masks.is_none() { NO_WATCHES } else { NO_OVERLAY };
         let masks = masks.filter(|_| is_overlay);
 
         let notices = match masks {
@@ -174,6 +176,7 @@ impl WatchedLowerSync {
             failures: 0,
             held: BTreeMap::new(),
             conflicts: BTreeSet::new(),
+            has_new_conflict: false,
             notices,
             next_name: 0,
         }
@@ -312,8 +315,10 @@ impl WatchedLowerSync {
             match cover {
                 UpperCover::Untouched if is_same(lower.as_ref(), inside.as_ref()) => {
                     self.accept(path, lower.as_ref(), parent.as_ref());
-                    let is_other = |stat: FileStat| stat.changed != stat.modified;
-                    return if lower.is_some_and(is_other) { EntryState::Attributes } else { EntryState::Current };
+                    // What is in a new directory may have been made before it was watched, and looked for before that.
+                    let may_be_cached =
+                        |stat: FileStat| stat.kind == FileKind::Directory || stat.changed != stat.modified;
+                    return if lower.is_some_and(may_be_cached) { EntryState::Attributes } else { EntryState::Current };
                 }
                 // It may have been written between the two stats.
                 UpperCover::Untouched => {}
@@ -415,12 +420,8 @@ impl WatchedLowerSync {
         if !self.conflicts.insert(path.to_vec()) {
             return;
         }
-        {
-            let mut record = self.layer.record.lock();
-            record.add_conflict(path);
-            // It is found again at the end.
-            let _ = record.save(&self.layer.directory);
-        }
+        self.layer.record.lock().add_conflict(path);
+        self.has_new_conflict = true;
         let access = self.access(path);
         self.notices.push(LowerSyncNotice::Conflict(access));
     }
@@ -581,6 +582,10 @@ impl LowerSync for WatchedLowerSync {
                 self.masks = None;
                 self.notices.push(LowerSyncNotice::NotFollowed(error.message));
             }
+        }
+        if std::mem::take(&mut self.has_new_conflict) {
+            // For lists in other processes. Conflicts are found again at the end.
+            let _ = self.layer.record.lock().save(&self.layer.directory);
         }
         std::mem::take(&mut self.notices)
     }
