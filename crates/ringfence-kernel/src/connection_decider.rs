@@ -106,7 +106,7 @@ impl<'a> ConnectionDecider<'a> {
         }
     }
 
-    /// Records what was decided before the program ended, and ports that nobody answered about. What else was not decided is
+    /// Records what was decided before the program ended, and ports whose question has no answer. What else was not decided is
     /// not decided any more.
     pub fn finish(&self, channel: &dyn EgressChannel) {
         for held in self.held.take() {

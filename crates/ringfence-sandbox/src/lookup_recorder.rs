@@ -24,7 +24,7 @@ use crate::sys::{self, CallAnswer, SeccompNotification};
 const MAX_PATHS: usize = 10_000;
 const MAX_PATH_BYTES: usize = 1024;
 
-/// Directories whose contents are the jail's own, or nobody's configuration.
+/// Directories whose contents are the jail's own, or not configuration.
 const IGNORED_DIRECTORIES: [&[u8]; 4] = [b"/proc/", b"/dev/", b"/sys/", b"/run/"];
 
 /// A path that a program looked for in vain, and the name of the program.

@@ -45,7 +45,8 @@ pub(crate) struct ProgramPorts {
 }
 
 impl ProgramPorts {
-    /// Opens the ports that were published at the start. The ports of this machine that the program reaches are no offers.
+    /// Opens the ports that were published at the start. Ports of this machine that the program reaches are not
+    /// offered.
     pub(crate) fn open(published: &[PublishedPort], connected: &[u16]) -> Result<Self, JailError> {
         let open = |port: &PublishedPort| {
             ReservedPort::reserve(*port).and_then(ReservedPort::listen).map_err(|errno| reserve_error(*port, errno))
@@ -185,6 +186,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "another program of this machine")]
     fn a_port_that_is_taken_outside_is_offered_at_another_one() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let inside = taken.local_addr().unwrap().port();

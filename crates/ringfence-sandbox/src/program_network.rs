@@ -6,15 +6,13 @@
 //! Not here: who may connect to which port (`run_program.rs`), and copying bytes (`published_ports.rs`).
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use crate::job::JailError;
-use crate::protocol::NetworkHandle;
-use crate::spawner_handle::SpawnerHandle;
+use serde::{Deserialize, Serialize};
 
 /// Most of a table that is read. Its listening sockets come first.
 const MAX_TABLE_BYTES: u64 = 256 << 10;
@@ -22,30 +20,46 @@ const MAX_TABLE_BYTES: u64 = 256 << 10;
 /// State of a listening socket in the kernel's table.
 const LISTENING: &str = "0A";
 
-/// The network of a running program.
-#[derive(Debug)]
-pub struct ProgramNetwork {
-    spawner: Arc<SpawnerHandle>,
-    namespace: OwnedFd,
+/// Something of a network that is used outside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NetworkHandle {
+    /// A TCP socket of IPv4 or IPv6.
+    Ipv4Socket,
+    Ipv6Socket,
+    /// The kernel's table of TCP sockets of IPv4 or IPv6.
+    Ipv4Table,
+    Ipv6Table,
 }
 
+/// Opens something in a network.
+type NetworkOpener = Box<dyn Fn(NetworkHandle) -> io::Result<OwnedFd> + Send + Sync>;
+
+/// The network of a running program.
+pub struct ProgramNetwork(NetworkOpener);
+
 impl ProgramNetwork {
-    pub(crate) fn new(spawner: Arc<SpawnerHandle>, namespace: OwnedFd) -> Self {
-        Self { spawner, namespace }
+    pub(crate) fn new(opener: impl Fn(NetworkHandle) -> io::Result<OwnedFd> + Send + Sync + 'static) -> Self {
+        Self(Box::new(opener))
     }
 
     /// A socket in the network that is not connected, of the family of the address. It does not block.
-    pub(crate) fn socket(&self, address: IpAddr) -> Result<TcpStream, JailError> {
+    pub(crate) fn socket(&self, address: IpAddr) -> io::Result<TcpStream> {
         let handle = if address.is_ipv4() { NetworkHandle::Ipv4Socket } else { NetworkHandle::Ipv6Socket };
-        self.spawner.open_in_network(&self.namespace, handle).map(TcpStream::from)
+        (self.0)(handle).map(TcpStream::from)
     }
 
     /// The table of the sockets in the network.
-    pub(crate) fn listener_table(&self) -> Result<ListenerTable, JailError> {
-        let open = |handle| self.spawner.open_in_network(&self.namespace, handle).map(File::from);
+    pub(crate) fn listener_table(&self) -> io::Result<ListenerTable> {
+        let open = |handle| (self.0)(handle).map(File::from);
         // Some machines have no IPv6.
         let ipv6 = open(NetworkHandle::Ipv6Table).ok();
         Ok(ListenerTable(std::iter::once(open(NetworkHandle::Ipv4Table)?).chain(ipv6).collect()))
+    }
+}
+
+impl fmt::Debug for ProgramNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProgramNetwork")
     }
 }
 
@@ -119,6 +133,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "another program of this machine")]
     fn a_table_is_read_again_as_it_is_then() {
         let table = ListenerTable(vec![std::fs::File::open("/proc/self/net/tcp").unwrap()]);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -19,6 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::job::JailError;
 use crate::limits::JailLimits;
+use crate::program_network::NetworkHandle;
 use crate::sys;
 use crate::terminal::TerminalSize;
 
@@ -90,17 +91,6 @@ pub(crate) enum SpawnerRequest {
     MapUser { from: JailUser, to: JailUser },
     /// Opens something in the network of a running program. With: the reply socket, and the network.
     OpenInNetwork { handle: NetworkHandle },
-}
-
-/// Something of a network that is used outside of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum NetworkHandle {
-    /// A TCP socket of IPv4 or IPv6.
-    Ipv4Socket,
-    Ipv6Socket,
-    /// The kernel's table of TCP sockets of IPv4 or IPv6.
-    Ipv4Table,
-    Ipv6Table,
 }
 
 /// To the host, from the spawner or from a jail.

@@ -254,6 +254,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "another program of this machine")]
     fn a_port_that_cannot_be_had_is_an_error_that_says_what_to_do() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();

@@ -309,7 +309,7 @@ impl<'a> ProgramRun<'a> {
         let upper = wrapped.workspace_layer.upper.try_clone();
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
         if let Some((network, refusals)) = descriptors.next().zip(descriptors.next()) {
-            let network = ProgramNetwork::new(Arc::clone(self.spawner), network);
+            let network = self.program_network(network);
             let lookups = if wrapped.records_lookups { descriptors.next() } else { None };
             self.observer.on_started(StartedProgram {
                 network,
@@ -321,6 +321,11 @@ impl<'a> ProgramRun<'a> {
             terminal.relay.on_opened(master);
         }
         Ok(())
+    }
+
+    fn program_network(&self, namespace: OwnedFd) -> ProgramNetwork {
+        let spawner = Arc::clone(self.spawner);
+        ProgramNetwork::new(move |handle| spawner.open_in_network(&namespace, handle).map_err(std::io::Error::other))
     }
 
     fn terminal(&self) -> Option<&'a WrappedTerminal<'a>> {

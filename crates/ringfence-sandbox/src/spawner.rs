@@ -29,9 +29,10 @@ use crate::jail::{JailBlueprint, JailNetwork, clone_init, clone_with_id_map, pro
 use crate::layer_source::find_layer;
 use crate::lockdown::SYSTEM_UMASK;
 use crate::mounts::{READ_ONLY, clone_mount, enter_image};
+use crate::program_network::NetworkHandle;
 use crate::protocol::{
-    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, NetworkHandle, RunSpec, SetupError, SetupStep,
-    SpawnerReply, SpawnerRequest, WrappedSpec, read_paths,
+    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply,
+    SpawnerRequest, WrappedSpec, read_paths,
 };
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, ChildProcess, ForkResult, MountFlagScope};

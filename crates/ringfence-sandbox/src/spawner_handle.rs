@@ -30,9 +30,9 @@ use crate::jail::INSIDE_USER;
 use crate::job::JailError;
 use crate::limits::JailLimits;
 use crate::mounts::{READ_ONLY, clone_mount};
+use crate::program_network::NetworkHandle;
 use crate::protocol::{
-    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, NetworkHandle, SpawnerReply, SpawnerRequest,
-    write_paths,
+    IdMapping, ImagePlan, JailKind, JailUser, MAX_MESSAGE_BYTES, SpawnerReply, SpawnerRequest, write_paths,
 };
 use crate::spawner;
 use crate::sys::{self, MountFlagScope};

@@ -410,7 +410,7 @@ fn is_network_error(error: &str) -> bool {
 fn reason(error: &str) -> &str {
     match error {
         "PERMISSION_DENIED" => "denied",
-        "APPROVAL_PENDING" => "approval was required, and nobody answered in time",
+        "APPROVAL_PENDING" => "approval was required, and not given in time",
         "APPROVAL_DENIED" => "approval was required, and not given",
         "NETWORK_ERROR" => "refused without asking, because it is never allowed",
         other => other,
