@@ -1,6 +1,6 @@
 //! Timer pool: the deadline of a call on a timer that an earlier call had.
 //!
-//! A new timer wakes the runtime, which then finds out when it has to wake up next; one that is put off does not. Calls of a
+//! A new timer wakes the runtime, which then finds out when it has to wake up next; one that is set to a later time does not. Calls of a
 //! session have the same time limit, so that each deadline is later than the one before.
 //!
 //! Not here: what happens at a deadline (`worker.rs`).
@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::sync::Mutex;
 
-/// More timers are not kept: so many calls at once are rare.
+/// More timers are not kept: more calls at once are rare.
 const MOST_KEPT: usize = 32;
 
 /// Timers of calls that ended.

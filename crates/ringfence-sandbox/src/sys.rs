@@ -444,3 +444,24 @@ pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::release_program_pages;
+
+    /// Resident pages of files.
+    fn file_pages() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(2).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn released_pages_are_not_resident_until_they_are_used_again() {
+        let message = format!("{:?}", std::env::args().collect::<Vec<_>>());
+        let before = file_pages();
+        release_program_pages();
+        let after = file_pages();
+        assert!(after < before, "{after} of {before} pages stay");
+        assert_eq!(format!("{:?}", std::env::args().collect::<Vec<_>>()), message);
+    }
+}
