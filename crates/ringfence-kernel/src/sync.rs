@@ -3,7 +3,7 @@
 //! A panic is a bug of one call, and becomes the outcome of that call. What a lock guards is consistent after each step, so
 //! the next holder goes on with it; with the locks of the standard library, every caller has to say so again.
 
-use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
 /// A mutual exclusion lock.
@@ -34,6 +34,15 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The value, where no other holder is possible.
@@ -78,6 +87,11 @@ impl Condvar {
     /// Wakes every waiter.
     pub fn notify_all(&self) {
         self.0.notify_all();
+    }
+
+    /// Releases the lock, and waits for a wake-up.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Releases the lock, and waits for a wake-up or the timeout.

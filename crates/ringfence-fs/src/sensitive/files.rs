@@ -4,26 +4,22 @@
 //! that it comes across, and a note in our state directory tells it to other processes. An inode is given out again when
 //! its file is gone: a file is known by its device, its inode and the time at which it was made.
 //!
-//! Not here: the names themselves (`sensitive/` in the kernel). A file that was never seen under such a name is not
-//! known.
+//! Not here: the names themselves (`sensitive/` in the kernel), and the scan of a root (`root_scan.rs`). A file that was
+//! never seen under such a name is not known.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_kernel::sync::RwLock;
-use ringfence_kernel::{CallContext, IoMode, Sensitivity, ToolError, entry_sensitivity, sensitivity};
-use rustix::fs::{FileType, OFlags};
-use rustix::io::Errno;
+use ringfence_kernel::{Sensitivity, entry_sensitivity};
+use rustix::fs::OFlags;
 
-use crate::path::name::{is_reserved, unescape};
-use crate::root::resolver::{LinkPolicy, OpenHow, PATH_ONLY};
 use crate::root::{MountRoot, stat};
 use crate::sensitive::credentials::{has_credential, may_hold_credential};
-use crate::sensitive::linked_directories::{LinkedDirectories, followed_inside, is_sensitive_link};
-use crate::sys::errno::errno_error;
+use crate::sensitive::linked_directories::LinkedDirectories;
+use crate::sensitive::root_scan::RootScan;
 use crate::sys::file_ref::{BirthTime, FileRef, InodeIdentity};
-use crate::sys::own_files::{SAFE_OPEN, typed_names_in};
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{fstat, pread, write};
 
@@ -33,22 +29,6 @@ const MOST_FILES: usize = 1 << 16;
 /// As much of the note is read, and no more is written.
 const MOST_NOTED: u64 = 4 << 20;
 
-/// Larger directories are not scanned.
-const MOST_NAMES: usize = 20_000;
-
-/// Most directories at the root that are scanned, unless they are larger than that.
-const MOST_DIRECTORIES: usize = 64;
-const MOST_BELOW: usize = 2000;
-
-/// Most links at the root that are followed to directories.
-const MOST_LINKS: usize = 1000;
-
-const FOLLOWED_DIRECTORY: OpenHow = OpenHow {
-    flags: OFlags::RDONLY.union(OFlags::DIRECTORY).union(SAFE_OPEN),
-    links: LinkPolicy::Follow,
-    pace: IoMode::Blocking,
-};
-
 /// Sensitive files of a mount, by identity.
 #[derive(Debug)]
 pub(crate) struct SensitiveFiles {
@@ -57,15 +37,8 @@ pub(crate) struct SensitiveFiles {
     note: OwnedFd,
     /// Bytes of the note that were read.
     bytes_read: AtomicU64,
-    scanned_directories: RwLock<Option<ScannedDirectories>>,
+    pub(super) root_scan: RootScan,
     linked_directories: LinkedDirectories,
-}
-
-/// The directories that were looked through, each with the time of its last change. Links that are made there later change it.
-#[derive(Debug, Default)]
-struct ScannedDirectories {
-    root: i128,
-    directories: Vec<(String, i128)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +49,7 @@ struct SensitiveFile {
 
 /// Whether an observation is stored for the next process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SensitivityStorage {
+pub(super) enum SensitivityStorage {
     Recorded,
     InMemory,
 }
@@ -88,7 +61,7 @@ impl SensitiveFiles {
             files: RwLock::default(),
             note,
             bytes_read: AtomicU64::new(0),
-            scanned_directories: RwLock::default(),
+            root_scan: RootScan::default(),
             linked_directories: LinkedDirectories::default(),
         };
         known.read_new_lines();
@@ -100,7 +73,7 @@ impl SensitiveFiles {
     }
 
     /// Reads the observations that other processes added since.
-    fn read_new_lines(&self) {
+    pub(super) fn read_new_lines(&self) {
         let (start, end) = (self.bytes_read.load(Ordering::Acquire), self.note_length().min(MOST_NOTED));
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
         if bytes.is_empty() {
@@ -161,7 +134,7 @@ impl SensitiveFiles {
         files.iter().filter(|(_, seen)| seen.sensitivity.secret).map(|(id, _)| id.inode).collect()
     }
 
-    fn insert(&self, identity: InodeIdentity, sensitivity: Sensitivity, keep: SensitivityStorage) {
+    pub(super) fn insert(&self, identity: InodeIdentity, sensitivity: Sensitivity, keep: SensitivityStorage) {
         let InodeIdentity { id, birth_time: born } = identity;
         let mut files = self.files.write();
         let before = files.get(&id).filter(|seen| seen.birth_time == born).map(|seen| seen.sensitivity);
@@ -260,129 +233,6 @@ impl SensitiveFiles {
         {
             self.classify(mount, named, FileRef { fd: directory, name }, &stamp);
         }
-    }
-
-    /// Before a call: hears what other processes came across, and looks at what usually is at the root of a workspace, so that
-    /// a link to it is known: the first time, and where something was made or removed there since.
-    pub(crate) fn scan_root(&self, mount: &MountRoot, cx: &CallContext<'_>) -> Result<(), ToolError> {
-        self.read_new_lines();
-        if self.is_as_looked_at(mount, cx.io_mode) {
-            return Ok(());
-        }
-        if cx.io_mode == IoMode::NonBlocking {
-            return Err(cx.would_block());
-        }
-        let root = mount.root.as_fd();
-        // Before it is listed: what comes while it is being listed counts as later.
-        let mut scanned_directories =
-            ScannedDirectories { root: self.root_changed(mount).unwrap_or_default(), ..ScannedDirectories::default() };
-        let mut names = default_if_absent(typed_names_in(root, MOST_NAMES))?;
-        // Images keep the sensitivity of their files, and are not settings. What is above is not in the workspace.
-        names.retain(|(name, _)| !is_reserved(name.as_bytes()) && !matches!(name.as_str(), "." | ".."));
-        names.iter().for_each(|(name, _)| self.observe_unrecorded(mount, name, root, name));
-        // The ones that bring settings come first, however many others there are.
-        let mut links: Vec<&str> = names.iter().filter(|entry| may_be_link(entry)).map(|(name, _)| &**name).collect();
-        links.sort_by_cached_key(|name| !is_sensitive_link(name));
-        links.iter().take(MOST_LINKS).try_for_each(|link| self.observe_directory_link(mount, link))?;
-        let telling = |(name, _): &&(String, _)| name.starts_with('.') || sensitivity(name).is_any();
-        for (above, _) in names.iter().filter(telling).take(MOST_DIRECTORIES) {
-            cx.check()?;
-            let opened = mount.resolver.open_child(root, above.as_bytes());
-            if let Ok(directory) = &opened
-                && let Ok(stat) = fstat(directory)
-            {
-                scanned_directories.directories.push((above.clone(), FileStat::from_stat(&stat).changed));
-            }
-            let opened = opened.or_else(|_| self.open_followed(mount, above, FOLLOWED_DIRECTORY));
-            let Some(directory) = default_if_absent(opened.map(Some))? else { continue };
-            for entry in default_if_absent(typed_names_in(directory.as_fd(), MOST_BELOW))? {
-                let path = format!("{above}/{}", entry.0);
-                self.observe_unrecorded(mount, &path, directory.as_fd(), &entry.0);
-                if may_be_link(&entry) && is_sensitive_link(&path) {
-                    self.observe_directory_link(mount, &path)?;
-                }
-            }
-        }
-        *self.scanned_directories.write() = Some(scanned_directories);
-        Ok(())
-    }
-
-    fn root_changed(&self, mount: &MountRoot) -> Option<i128> {
-        fstat(&mount.root).ok().map(|stat| FileStat::from_stat(&stat).changed)
-    }
-
-    /// Whether the directories that were looked through have the entries that they had. A call that must not wait asks about
-    /// the root alone.
-    fn is_as_looked_at(&self, mount: &MountRoot, pace: IoMode) -> bool {
-        let scanned_directories = self.scanned_directories.read();
-        let is_same = |(name, changed): &(String, i128)| matches!(stat(mount.root.as_fd(), name.as_bytes()), Ok(Some(stamp)) if stamp.changed == *changed);
-        scanned_directories.as_ref().is_some_and(|scanned_directories| {
-            self.root_changed(mount) == Some(scanned_directories.root)
-                && (pace == IoMode::NonBlocking || scanned_directories.directories.iter().all(is_same))
-        })
-    }
-
-    /// Opens what a link leads to inside, as other programs follow it.
-    fn open_followed(&self, mount: &MountRoot, path: &str, how: OpenHow) -> Result<OwnedFd, Errno> {
-        let root = mount.root.as_fd();
-        match mount.resolver.open(root, path.as_bytes(), how) {
-            Err(Errno::XDEV) => {
-                let inside = followed_inside(mount, path.as_bytes()).ok_or(Errno::XDEV)?;
-                mount.resolver.open(root, if inside.is_empty() { b"." } else { &inside }, how)
-            }
-            opened => opened,
-        }
-    }
-
-    /// Remembers where a link leads, if that is a directory inside.
-    fn observe_directory_link(&self, mount: &MountRoot, link: &str) -> Result<(), ToolError> {
-        let opened = self.open_followed(mount, link, FOLLOWED_DIRECTORY);
-        if let Some(directory) = default_if_absent(opened.map(Some))?
-            && let Some(target) = default_if_absent(mount.real_name(directory.as_fd()))?
-            && target != link
-        {
-            self.linked_directories.add(link, &unescape(&target));
-        }
-        Ok(())
-    }
-
-    /// Observes an entry that every process finds by scanning and that is only protected, without storing it.
-    fn observe_unrecorded(&self, mount: &MountRoot, path: &str, directory: BorrowedFd<'_>, name: &str) {
-        let named = sensitivity(path);
-        if !named.is_any() {
-            return;
-        }
-        let at = FileRef { fd: directory, name: name.as_bytes() };
-        let keep = if named.secret { SensitivityStorage::Recorded } else { SensitivityStorage::InMemory };
-        match stat(directory, at.name) {
-            Ok(Some(stamp)) if stamp.kind == FileKind::File => {
-                self.insert(InodeIdentity::of(at, &stamp), named, keep);
-            }
-            // A link's target is read and obeyed under the name of the link.
-            Ok(Some(stamp)) if stamp.kind == FileKind::Link => {
-                let how = OpenHow { flags: PATH_ONLY, links: LinkPolicy::Follow, pace: IoMode::Blocking };
-                if let Ok(target) = self.open_followed(mount, path, how)
-                    && let Ok(stamp) = fstat(&target).map(|stat| FileStat::from_stat(&stat))
-                    && stamp.kind == FileKind::File
-                {
-                    self.insert(InodeIdentity::of(FileRef::open(&target), &stamp), named, keep);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Not every file system lists types. There, only names that begin with a dot are looked at.
-fn may_be_link((name, kind): &(String, FileType)) -> bool {
-    *kind == FileType::Symlink || (*kind == FileType::Unknown && name.starts_with('.'))
-}
-
-/// The value that was found, or the default where there is none. A shortage of resources is an error, not an absence.
-fn default_if_absent<T: Default>(found: Result<T, Errno>) -> Result<T, ToolError> {
-    match found {
-        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(errno_error(errno, ".")),
-        found => Ok(found.unwrap_or_default()),
     }
 }
 

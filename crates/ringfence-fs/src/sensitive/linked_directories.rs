@@ -3,7 +3,7 @@
 //! Where `.vscode` is a link to `cfg`, an editor that opens `.vscode/tasks.json` reads `cfg/tasks.json`. So a path in such a
 //! directory is as sensitive as it would be below the link.
 //!
-//! Not here: which links are looked for, and when (`Mount::scan_root`).
+//! Not here: which links are looked for, and when (`root_scan.rs`).
 
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;

@@ -3,3 +3,4 @@
 pub(crate) mod credentials;
 pub(crate) mod files;
 pub(crate) mod linked_directories;
+mod root_scan;
