@@ -270,8 +270,14 @@ impl TestRelay {
     #[track_caller]
     pub(crate) fn wait_for(&self, text: &str) {
         wait_until(&format!("`{text}` on the terminal"), || {
-            assert!(!self.get(|state| state.is_over) || self.printed().contains(text), "{}", self.printed());
-            self.printed().contains(text)
+            let is_over = self.get(|state| state.is_over);
+            if is_over {
+                // The last output may not be read yet.
+                self.read_to_end();
+            }
+            let is_printed = self.printed().contains(text);
+            assert!(!is_over || is_printed, "{}", self.printed());
+            is_printed
         });
     }
 

@@ -303,8 +303,9 @@ impl RunRefusal {
 
     fn find_advice(&self, run: &RunRefusals) -> Vec<String> {
         let with = |options: &str| format!("ringfence run {options} -- {} …", run.program);
-        let rule =
-            |scope: &str| format!("in your config: [[rules]] decision = \"allow\", tool = \"{RUN_PROGRAM}\", {scope}");
+        let rule = |scope: &str| {
+            format!("add to `rules` in your config: {{ decision = \"allow\", tool = \"{RUN_PROGRAM}\", {scope} }}")
+        };
         let resource = &self.resource;
         let mut advice = match self.kind {
             RefusalKind::Tripwire => {
