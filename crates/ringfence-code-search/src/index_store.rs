@@ -33,7 +33,7 @@ const QUEUE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct IndexStore {
     directory: IndexDirectory,
-    pub(crate) model: Option<&'static SearchModel>,
+    model: fn() -> Option<&'static SearchModel>,
     indexes: Mutex<HashMap<String, Arc<MountIndex>>>,
     background: Mutex<Option<BackgroundIndexer>>,
 }
@@ -77,8 +77,13 @@ struct BackgroundIndexer {
 }
 
 impl IndexStore {
-    pub(crate) fn new(state: PathBuf, model: Option<&'static SearchModel>) -> Self {
+    pub(crate) fn new(state: PathBuf, model: fn() -> Option<&'static SearchModel>) -> Self {
         Self { directory: IndexDirectory::new(state), model, indexes: Mutex::default(), background: Mutex::default() }
+    }
+
+    /// The model of the ranking.
+    pub(crate) fn model(&self) -> Option<&'static SearchModel> {
+        (self.model)()
     }
 
     /// The index of a mount; an empty one, if none is stored.
@@ -90,7 +95,7 @@ impl IndexStore {
         let loaded = Arc::new(MountIndex {
             mount_id: mount_id.to_owned(),
             directory: self.directory.clone(),
-            model_id: self.model.map_or(0, SearchModel::id),
+            model_id: self.model().map_or(0, SearchModel::id),
             index: Mutex::default(),
             listing: KeptSourceListing::default(),
             complete: Mutex::default(),
@@ -111,7 +116,7 @@ impl IndexStore {
     ) {
         let mut background = self.background.lock();
         if background.is_none() {
-            *background = BackgroundIndexer::start(self.model);
+            *background = BackgroundIndexer::start(self.model());
         }
         let Some(jobs) = background.as_ref().and_then(|indexer| indexer.jobs.as_ref()) else { return };
         let job = IndexJob { target: Arc::clone(target), reader: reader.clone(), limits: limits.clone(), entries };

@@ -57,8 +57,9 @@ pub struct CodeSearchSetup {
     pub fence: Fence,
     /// The state directory, for the index.
     pub state: PathBuf,
-    /// The model of the ranking, such as `embedded_model()`. Without one, only symbols that share words with a query are found.
-    pub model: Option<&'static SearchModel>,
+    /// The model of the ranking, such as `embedded_model`: read by the first search, because it takes megabytes. Without one,
+    /// only symbols that share words with a query are found.
+    pub model: fn() -> Option<&'static SearchModel>,
 }
 
 /// Gives the tool to a registry.

@@ -254,7 +254,7 @@ impl SearchCodeTool {
             if !index.has_room() {
                 surplus.push(source.path.clone());
             }
-            index.insert(source, self.store.model);
+            index.insert(source, self.store.model());
         }
         let read_now: HashSet<String> = parsed.into_iter().map(|source| source.path).collect();
         stale.retain(|entry| !read_now.contains(&entry.path));
@@ -270,7 +270,7 @@ impl SearchCodeTool {
     ) -> Vec<FoundSymbol> {
         let index = target.index.lock();
         let accepted = index.accepted(listed, read_now, request.language);
-        let model = self.store.model;
+        let model = self.store.model();
         let ranked = index.corpus.search_in(&request.query, model, RankingMethod::Learned, MAX_RANKED, &accepted);
         let found = ranked.into_iter().filter_map(|ranked| {
             let path = index.corpus.file_of(ranked.symbol).path.to_string();

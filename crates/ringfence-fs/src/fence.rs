@@ -24,8 +24,9 @@ use crate::path::name::NameRule;
 use crate::path::workspace::WORKSPACE_OF_PROGRAMS;
 use crate::read::content::{DigestMode, read_start};
 use crate::read::digest::DigestCache;
+use crate::root::directory_flush::DirectoryFlushes;
 use crate::root::resolver::{CapStdResolver, LinkPolicy, OpenHow, Openat2Resolver, PATH_ONLY, PathResolver};
-use crate::root::{Durability, MountAccess, MountRoot, StagingMode, rename_noreplace, stat};
+use crate::root::{Durability, MountAccess, MountRoot, StagingMode, StartWriteback, rename_noreplace, stat};
 use crate::sensitive::files::SensitiveFiles;
 use crate::sys::file_ref::{BirthTime, FileRef};
 use crate::sys::own_files::{SAFE_OPEN, open_private_dir, open_state_dir};
@@ -86,6 +87,8 @@ pub(crate) enum PathArg {
 pub struct FenceOptions {
     pub backend: ResolverBackend,
     pub durability: Durability,
+    /// Begins to write staged contents while their change is planned, so that its fsync has less to wait for.
+    pub start_writeback: Option<StartWriteback>,
     pub staging: StagingMode,
     pub names: NameRule,
     pub journal: JournalMode,
@@ -495,6 +498,8 @@ fn open_mount(spec: MountSpec, named: bool, own: &StateDirs, options: FenceOptio
         privileged: geteuid().is_root(),
         names: options.names,
         durability: options.durability,
+        directory_flushes: DirectoryFlushes::default(),
+        start_writeback: options.start_writeback,
         staging: options.staging,
         resolver,
         supports_non_blocking: quick,

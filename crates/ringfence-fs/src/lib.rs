@@ -40,7 +40,7 @@ pub use path::workspace::{
 };
 pub use read::digest::content_id;
 pub use root::resolver::PLAIN_FILE_FLAGS;
-pub use root::{Durability, MountAccess, StagingMode};
+pub use root::{Durability, MountAccess, StagingMode, StartWriteback};
 pub use sensitive::credentials::has_credential;
 pub use source_listing::{KeptSourceListing, SourceListing};
 pub use source_tree::{SourceContent, SourceEntry, SourceReader, SourceStamp, SourceTree};

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::approval_queue::ApprovalQueues;
+use crate::call_timers::CallTimers;
 use crate::worker_slots::WorkerSlots;
 use crate::{
     ApprovalInbox, ApprovalStore, Approver, AuditSink, AuditSinkError, Dialect, ErrorKind, Policy, Principal,
@@ -108,6 +109,7 @@ pub struct HostConfig {
 pub struct Host {
     pub(crate) config: Arc<HostConfig>,
     pub(crate) workers: Arc<WorkerLimits>,
+    pub(crate) timers: Arc<CallTimers>,
     /// What each mount is, by its alias. Nothing can be granted on others.
     pub(crate) mount_identities: Arc<BTreeMap<String, String>>,
     pub(crate) approval_queues: Arc<ApprovalQueues>,
@@ -118,6 +120,7 @@ impl Host {
     pub fn new(config: HostConfig) -> Self {
         Self {
             workers: Arc::new(WorkerLimits::new(config.workers)),
+            timers: Arc::default(),
             config: Arc::new(config),
             mount_identities: Arc::default(),
             approval_queues: Arc::default(),

@@ -66,6 +66,7 @@ mod audit;
 mod call;
 mod call_context;
 mod call_state;
+mod call_timers;
 mod commit_state;
 mod connection_approval;
 mod connection_decider;

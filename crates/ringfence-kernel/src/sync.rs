@@ -89,6 +89,11 @@ impl Condvar {
         self.0.notify_all();
     }
 
+    /// Releases the lock, and waits for a wake-up.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Releases the lock, and waits for a wake-up or the timeout.
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
         self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::AuditEvent;
@@ -48,6 +48,7 @@ impl Invocation {
             job.await.ok()
         };
         tokio::pin!(job);
+        let mut deadline = self.host.timers.start(self.time_limit);
         let why = tokio::select! {
             biased;
             done = &mut job => {
@@ -55,7 +56,7 @@ impl Invocation {
                 return self.state_after(done);
             }
             () = cancel.cancelled() => AbandonReason::Cancel,
-            () = sleep(self.time_limit) => AbandonReason::Deadline,
+            () = &mut deadline => AbandonReason::Deadline,
         };
         if self.stops_gracefully {
             waiting.commit_state.request_stop(why);

@@ -2,6 +2,7 @@
 //!
 //! Not here: policy, journal and the files themselves. The jail gets a `WorkspaceView` and gives back what the program left.
 
+use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 
 mod background_job;
@@ -96,6 +97,18 @@ pub use wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, Wrap
 pub fn limit_malloc_arenas() {
     const HEAPS: i32 = 2;
     sys::set_malloc_arenas(HEAPS);
+}
+
+/// For the same server, once it waits: drops the pages of the program and its libraries that only its start used. What is
+/// used again comes back from the page cache.
+pub fn release_startup_pages() {
+    sys::release_program_pages();
+}
+
+/// Has the kernel begin to write the contents of a file to the disk, without waiting for that. It says nothing about success:
+/// an error is one of the next fsync.
+pub fn start_writeback(file: BorrowedFd<'_>) {
+    sys::start_writeback(file);
 }
 
 /// For the first line of `main` of a program that runs others in jails: it is started again as one of its helpers.

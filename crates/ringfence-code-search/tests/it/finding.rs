@@ -128,3 +128,10 @@ fn invalid_arguments_are_refused() {
     "#]]
     .assert_eq(&errors);
 }
+
+#[test]
+fn a_host_that_never_searches_reads_no_model() {
+    let world = SearchWorld::with_unreadable_model();
+    let host = world.host();
+    drop(host);
+}

@@ -25,17 +25,22 @@ pub(crate) struct SearchHost {
 pub(crate) struct SearchWorld {
     pub(crate) world: TestWorld,
     /// With one, symbols without a word of the query are found too.
-    model: Option<&'static SearchModel>,
+    model: fn() -> Option<&'static SearchModel>,
 }
 
 impl SearchWorld {
     pub(crate) fn new() -> Self {
-        Self { world: TestWorld::new(), model: None }
+        Self { world: TestWorld::new(), model: || None }
     }
 
     /// With the model of the program.
     pub(crate) fn with_model() -> Self {
-        Self { model: embedded_model(), ..Self::new() }
+        Self { model: embedded_model, ..Self::new() }
+    }
+
+    /// With a model that must not be read.
+    pub(crate) fn with_unreadable_model() -> Self {
+        Self { model: || panic!("the model is read before a search"), ..Self::new() }
     }
 
     pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) {

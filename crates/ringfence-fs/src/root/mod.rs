@@ -6,6 +6,7 @@
 //! Not here: locks, the journal, and rules about files. See `mount/`.
 
 pub(crate) mod attributes;
+pub(crate) mod directory_flush;
 pub(crate) mod resolver;
 pub(crate) mod symlinks;
 pub(crate) mod trash;
@@ -25,6 +26,7 @@ use rustix::path::DecInt;
 
 use crate::path::guest::GuestPath;
 use crate::path::name::{NameRule, escape, is_reserved, unescape};
+use crate::root::directory_flush::DirectoryFlushes;
 use crate::root::resolver::{LinkPolicy, OpenHow, PATH_ONLY, PathResolver};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
@@ -47,6 +49,10 @@ pub enum Durability {
     /// The content; the last changes may be gone after a power cut, and none is ever torn.
     Ordered,
 }
+
+/// Has the kernel begin to write the contents of a file, without waiting for that. What comes of it is for a later fsync to
+/// say.
+pub type StartWriteback = fn(BorrowedFd<'_>);
 
 /// How new files are staged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +79,8 @@ pub(crate) struct MountRoot {
     pub(crate) privileged: bool,
     pub(crate) names: NameRule,
     pub(crate) durability: Durability,
+    pub(crate) directory_flushes: DirectoryFlushes,
+    pub(crate) start_writeback: Option<StartWriteback>,
     pub(crate) staging: StagingMode,
     pub(crate) resolver: Box<dyn PathResolver>,
     /// The file system answers from memory without a daemon or a network, so short reads need no worker.

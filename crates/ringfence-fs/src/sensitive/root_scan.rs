@@ -72,7 +72,7 @@ struct ScannedRoot {
 #[derive(Debug, Default)]
 struct RootEntries {
     entries: Vec<RootEntry>,
-    /// There are so many others that a listing takes long.
+    /// There are many others, so that a listing takes long.
     is_large: bool,
 }
 

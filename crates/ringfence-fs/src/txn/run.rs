@@ -24,7 +24,7 @@ use crate::path::relative::split;
 use crate::root::{Durability, reopen_for_listing, stat};
 use crate::sys::errno::{errno_error, sync_error};
 use crate::sys::own_files::{SAFE_OPEN, names_in};
-use crate::sys::stat::FileStat;
+use crate::sys::stat::{FileId, FileStat};
 use crate::sys::syscall::{fstat, fsync};
 use crate::txn::directories::TxnDirectories;
 use crate::txn::stage::StagedFile;
@@ -211,16 +211,17 @@ impl Transaction<'_> {
     fn sync(&self, mount: &Mount, store: Option<&PreImageStore>, touched: Vec<OwnedFd>) -> Result<(), Errno> {
         let mut seen = BTreeSet::new();
         let mut listings = Vec::new();
-        let is_alone = touched.len() == 1;
         for directory in touched {
-            if is_alone || seen.insert(FileStat::from_stat(&fstat(&directory)?).id) {
-                listings.push(directory);
+            let id = FileStat::from_stat(&fstat(&directory)?).id;
+            if seen.insert(id) {
+                listings.push((id, directory));
             }
         }
         if listings.len() > MAX_SYNCED_EACH {
             return rustix::fs::syncfs(&mount.root);
         }
-        listings.iter().try_for_each(fsync)?;
+        let flush = |(id, directory): &(FileId, OwnedFd)| mount.directory_flushes.flush(*id, || fsync(directory));
+        listings.iter().try_for_each(flush)?;
         // A rename between two directories is on disk with either of them; among many steps it is not known which.
         match store {
             Some(store) if self.steps.len() > 1 => fsync(store.fd()),

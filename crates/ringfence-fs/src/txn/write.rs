@@ -26,7 +26,7 @@ use crate::path::relative::{join, split};
 use crate::read::content::read_up_to;
 use crate::read::digest::Digest;
 use crate::root::resolver::PATH_ONLY;
-use crate::root::{FileToReplace, StagingMode, check_directory_writable};
+use crate::root::{Durability, FileToReplace, StagingMode, check_directory_writable};
 use crate::sys::errno::{errno_error, wrong_type};
 use crate::sys::stat::{FileId, FileKind, FileStat};
 use crate::sys::syscall::{accessat, fstat};
@@ -432,13 +432,17 @@ impl<'a> WritePlanner<'a> {
         body: &FileBody,
         old: Option<&FileToReplace>,
     ) -> Result<Option<(StagedFile, StagedContents)>, ToolError> {
-        if site.target.mount.staging == StagingMode::Named {
+        let (mount, shown) = (&*site.target.mount, &site.target.shown);
+        if mount.staging == StagingMode::Named {
             return Ok(None);
         }
-        let shown = &site.target.shown;
         let staged = StagedFile::unnamed(site.directory(), body, old).map_err(|errno| errno_error(errno, shown))?;
         let Some(staged) = staged else { return Ok(None) };
         let contents = staged.fill(body, old, site.directory(), self.ticket.context(), shown)?;
+        if let (Durability::Full, Some(start_writeback)) = (mount.durability, mount.start_writeback) {
+            // The disk is busy with them while the change is planned and logged.
+            start_writeback(staged.fd());
+        }
         Ok(Some((staged, contents)))
     }
 

@@ -412,7 +412,7 @@ fn build_app_for(
         ringfence_project::register(&mut registry, ProjectSetup { runner, workspace, settings })?;
         registry.forward(patch_command::FORWARD);
     }
-    let code_search = CodeSearchSetup { fence: fence.clone(), state: settings.state.clone(), model: embedded_model() };
+    let code_search = CodeSearchSetup { fence: fence.clone(), state: settings.state.clone(), model: embedded_model };
     ringfence_code_search::register(&mut registry, code_search)?;
     ringfence_web::register(&mut registry, &net, settings.web.engine.clone())?;
     let joined = match who {
@@ -563,6 +563,7 @@ fn fence(
     let options = FenceOptions {
         backend: ResolverBackend::Best,
         durability: settings.durability,
+        start_writeback: Some(ringfence_sandbox::start_writeback),
         staging: StagingMode::Unnamed,
         names: settings.names,
         journal: JournalMode::On,

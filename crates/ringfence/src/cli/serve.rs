@@ -8,8 +8,9 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ringfence_kernel::{AuditSink, AuthScope};
-use ringfence_sandbox::limit_malloc_arenas;
+use ringfence_sandbox::{limit_malloc_arenas, release_startup_pages};
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiBuilder, ApiConfig};
@@ -39,6 +40,9 @@ const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
     head_timeout: Duration::from_secs(30),
     unauthenticated: UnauthenticatedLimits { total: 256, per_address: 64, head_timeout: Duration::from_secs(10) },
 };
+
+/// A server that was started has answered the first questions of its client after this.
+const STARTUP_TIME: Duration = Duration::from_millis(100);
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7431";
 
@@ -235,7 +239,7 @@ impl HttpServer {
         let serving = listener::serve(listener, router, CONNECTION_LIMITS, proxies, stop.clone());
         let ended = async {
             stop.cancelled().await;
-            tokio::time::sleep(CANCEL_GRACE).await;
+            sleep(CANCEL_GRACE).await;
         };
         tokio::select! {
             () = serving => {}
@@ -365,6 +369,11 @@ fn run_until_signal<T>(work: impl AsyncFnOnce(CancellationToken) -> T) -> Result
         if let Ok(signals) = ShutdownSignals::install() {
             tokio::spawn(signals.cancel_on_signal(stop.clone()));
         }
+        // Most servers of an editor wait for a long time, many of them for ever.
+        tokio::spawn(async {
+            sleep(STARTUP_TIME).await;
+            release_startup_pages();
+        });
         work(stop).await
     });
     // A worker that a file system holds must not hold the program too.

@@ -46,7 +46,10 @@ pub(super) fn tool(definition: &ToolDefinition, form: ToolResultFormat) -> Tool 
     };
     let parameters = schema_object(definition.parameters(), prepare);
     let mut tool = Tool::new(tool_name(definition), definition.description().to_owned(), parameters);
-    if let Some(output) = definition.output().filter(|_| form == ToolResultFormat::Structured) {
+    // Schemas are generated when they are asked for.
+    if form == ToolResultFormat::Structured
+        && let Some(output) = definition.output()
+    {
         tool = tool.with_raw_output_schema(schema_object(&envelope_schema(output, definition.dialect), drop_widths));
     }
     tool = tool.with_title(tool_title(&definition.name)).with_annotations(annotations(definition));

@@ -20,7 +20,7 @@ struct LargeRoot {
 }
 
 impl LargeRoot {
-    /// A root with so many names that it is watched, after the scans that need it.
+    /// A root that is large enough to be watched, after the scans that it takes.
     fn watched() -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let root = directory.path().join("ws");
