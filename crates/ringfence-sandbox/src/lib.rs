@@ -113,12 +113,6 @@ pub fn limit_malloc_arenas() {
     sys::set_malloc_arenas(HEAPS);
 }
 
-/// For the same server, once it is built: drops the pages of the program and its libraries that only its start used. What is
-/// used again comes back from the page cache.
-pub fn release_startup_pages() {
-    sys::release_program_pages();
-}
-
 /// Has the kernel begin to write the contents of a file to the disk, without waiting for that. It says nothing about success:
 /// an error is one of the next fsync.
 pub fn start_writeback(file: BorrowedFd<'_>) {

@@ -49,42 +49,6 @@ pub(crate) fn set_malloc_arenas(most: i32) {
     let _ = most;
 }
 
-/// Unmaps the pages of the read-only segments of this program and of its libraries. The next access maps them again.
-pub(crate) fn release_program_pages() {
-    // SAFETY: the callback has the type that the loader calls, and no data.
-    unsafe {
-        libc::dl_iterate_phdr(Some(release_object_pages), ptr::null_mut());
-    }
-}
-
-/// The same for one object. The loader goes on with the next where this returns 0.
-unsafe extern "C" fn release_object_pages(object: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> i32 {
-    const PAGE: u64 = 4096;
-    // SAFETY: the loader passes an object that stays loaded during the call, with a name that is a string or null, and with
-    // as many program headers as it says.
-    let (start, name, headers) = unsafe {
-        let object = &*object;
-        let name = (!object.dlpi_name.is_null()).then(|| CStr::from_ptr(object.dlpi_name).to_bytes());
-        (object.dlpi_addr, name, std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)))
-    };
-    // The kernel's own object has no file.
-    if name.is_some_and(|name| name.starts_with(b"linux-vdso")) {
-        return 0;
-    }
-    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0) {
-        let begin = (start + header.p_vaddr).next_multiple_of(PAGE);
-        let end = (start + header.p_vaddr + header.p_memsz) / PAGE * PAGE;
-        if begin < end {
-            // SAFETY: the range lies in a private mapping of a file that was never written to, so each page is read from the
-            // file again as it was. Relocated pages are in writable segments. An error leaves everything mapped.
-            unsafe {
-                libc::madvise(begin as *mut libc::c_void, (end - begin) as usize, libc::MADV_DONTNEED);
-            }
-        }
-    }
-    0
-}
-
 /// Begins to write the dirty pages of a file.
 pub(crate) fn start_writeback(file: BorrowedFd<'_>) {
     // SAFETY: the descriptor is open, and the call takes no pointer. The range is the whole file.
@@ -443,25 +407,4 @@ pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::release_program_pages;
-
-    /// Resident pages of files.
-    fn file_pages() -> u64 {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split(' ').nth(2).unwrap().parse().unwrap()
-    }
-
-    #[test]
-    fn released_pages_are_not_resident_until_they_are_used_again() {
-        let message = format!("{:?}", std::env::args().collect::<Vec<_>>());
-        let before = file_pages();
-        release_program_pages();
-        let after = file_pages();
-        assert!(after < before, "{after} of {before} pages stay");
-        assert_eq!(format!("{:?}", std::env::args().collect::<Vec<_>>()), message);
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ringfence_kernel::{AuditSink, AuthScope};
-use ringfence_sandbox::{limit_malloc_arenas, release_startup_pages};
+use ringfence_sandbox::limit_malloc_arenas;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -355,7 +355,6 @@ fn build_frontend(
     let approver = approver_for(&settings, || front.approver());
     let app = build_mcp_app(settings, environment, approver, front.roots(), tap)?;
     app.print_warnings();
-    release_startup_pages();
     Ok((front, app))
 }
 
