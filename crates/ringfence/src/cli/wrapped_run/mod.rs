@@ -11,6 +11,7 @@ mod credentials;
 mod filter_tests;
 #[cfg(test)]
 mod fuzz;
+pub(crate) mod live_checkpoints;
 mod output_filter;
 mod person_terminal;
 mod profile;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::ToolCall;
+use ringfence_kernel::{Preset, ToolCall};
 use ringfence_sandbox::{
     JailLimits, OutputStream, PlacedFile, RUN_PROGRAM, RunProgramReply, TerminalRelay, TerminalSize, WrappedIo,
     WrappedOutput, WrappedRunSetup, WrappedUser,
@@ -96,6 +97,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) disk: Option<u64>,
     pub(crate) seconds: Option<u64>,
     pub(crate) raw_terminal: bool,
+    /// Longest time between two checkpoints, if there are any.
+    pub(crate) checkpoints: Option<Duration>,
 }
 
 /// A run that could not be prepared.
@@ -143,7 +146,9 @@ pub(crate) struct WrappedRun {
     pub(crate) home_keep: HomeKeepRequest,
     /// The person's terminal, if the program has one.
     relay: Option<Arc<RelaySession>>,
-    signals: Arc<SignalInbox>,
+    pub(crate) signals: Arc<SignalInbox>,
+    /// Longest time between two checkpoints, if there are any.
+    pub(crate) checkpoints: Option<Duration>,
 }
 
 impl WrappedRun {
@@ -213,6 +218,7 @@ impl WrappedRun {
             caches: run_toolchains.caches,
             limits: limits(&options, &settings),
             io,
+            has_checkpoints: options.checkpoints.is_some(),
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
         };
@@ -224,7 +230,12 @@ impl WrappedRun {
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
-        Ok(Self { app, notes: run.notes, home_keep, relay, signals })
+        let checkpoints = options.checkpoints;
+        if checkpoints.is_some() {
+            signals.take_checkpoint_keys();
+            run.notes.extend(preset_note(app.settings.preset));
+        }
+        Ok(Self { app, notes: run.notes, home_keep, relay, signals, checkpoints })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -245,6 +256,14 @@ impl WrappedRun {
     pub(crate) fn call(&self) -> ToolCall {
         ToolCall { id: "call-1".to_owned(), name: RUN_PROGRAM.to_owned(), arguments: "{}".to_owned() }
     }
+}
+
+/// What a person may not expect of checkpoints with a preset.
+fn preset_note(preset: Preset) -> Option<String> {
+    (preset == Preset::Ask).then(|| {
+        "with the preset `ask`, only new files land while the program runs; with `--preset edits` changes and deletions do too"
+            .to_owned()
+    })
 }
 
 /// Where no workspace is named or found, it is the directory that the person is in.
