@@ -30,8 +30,9 @@ pub use fence::{Fence, FenceError, FenceOptions, HostFile, MountSpec, ResolverBa
 pub use guard::{ChangeRule, GuardedChange};
 pub use mount::{JournalMode, RunStateMount};
 pub use overlay::{
-    FollowedWatches, LayerBranch, LayerBranchContents, LayerCollection, LayerCollectionMode, LayerCollectionPolicy,
-    LayerItemChoice, LayerSelection, LayerState, LayerStore, LayerStoreEntry, LayerStoreEntryKind, StagedBranch,
+    FollowedWatches, LayerActivity, LayerBranch, LayerBranchContents, LayerCollection, LayerCollectionMode,
+    LayerCollectionPolicy, LayerItemChoice, LayerSelection, LayerState, LayerStore, LayerStoreEntry,
+    LayerStoreEntryKind, LayerWatch, StagedBranch,
 };
 pub use path::name::NameRule;
 pub use path::workspace::{
@@ -44,4 +45,4 @@ pub use root::{Durability, MountAccess, StagingMode, StartWriteback};
 pub use sensitive::credentials::has_credential;
 pub use source_listing::{KeptSourceListing, SourceListing};
 pub use source_tree::{SourceContent, SourceEntry, SourceReader, SourceStamp, SourceTree};
-pub use tools::{register, register_home};
+pub use tools::{CHECKPOINT_LAYER, register, register_home};

@@ -17,6 +17,10 @@ use crate::{
 
 /// The files that programs may work on.
 pub trait Workspace: Send + Sync + fmt::Debug {
+    /// Makes the directory in which changes of the workspace are staged, if there is none. A program that is given a view
+    /// after this does not see it, although the workspace changes while it runs.
+    fn create_staging(&self, cx: &CallContext<'_>) -> Result<(), ToolError>;
+
     /// The view of a program that starts now.
     fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError>;
 

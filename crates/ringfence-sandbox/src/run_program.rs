@@ -79,6 +79,8 @@ pub struct WrappedRunSetup {
     pub caches: Vec<ToolCache>,
     pub limits: JailLimits,
     pub io: WrappedIo,
+    /// Whether some of its changes land in the workspace while it runs.
+    pub has_checkpoints: bool,
     /// Set when the program is about to start: from then on its command line approves nothing more.
     pub is_running: Arc<AtomicBool>,
     /// Signals of the person for the program.
@@ -123,7 +125,7 @@ pub trait WrappedOutput: Send + Sync + std::fmt::Debug {
 struct RunProgramArgs {}
 
 /// The end of a wrapped program.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunProgramReply {
     /// Exit status as a shell says it.
@@ -243,6 +245,9 @@ impl RunProgramTool {
         let sandbox = self.runner.sandbox()?;
         let ports = ProgramPorts::open(&setup.published_ports, &setup.connected_ports);
         let ports = ports.map_err(|failure| tool_error(&failure))?;
+        if setup.has_checkpoints {
+            self.runner.setup.workspace.create_staging(cx)?;
+        }
         let view = self.runner.setup.workspace.view(cx)?;
         let about = LayerDescription {
             program: setup.program.clone(),

@@ -4,7 +4,7 @@
 //! a keep itself changed there is none: before it is made, the version before and the one after it are recorded. A version
 //! is a digest of contents and never a time, so an undo of the keep does not conflict either.
 //!
-//! Not here: where they are stored (`layer_record.rs`).
+//! Not here: where they are stored (`layer_record.rs`), and what a running program's checkpoints add (`layer_checkpoint.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::mount::Mount;
 use crate::overlay::ChangeSet;
+use crate::overlay::checkpoint_memory::LiveComparison;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
@@ -38,6 +39,8 @@ pub(super) struct OverlayBaseline {
     pub(super) hidden: BTreeSet<Vec<u8>>,
     /// Most bytes of new contents, where that is not the limit of the call.
     pub(super) most_bytes: Option<u64>,
+    /// Where the program still runs.
+    pub(super) live: Option<LiveComparison>,
 }
 
 impl OverlayBaseline {
@@ -47,9 +50,12 @@ impl OverlayBaseline {
     }
 }
 
-/// Versions by path.
+/// Most versions of one path. Older ones are forgotten: a workspace that has one of them again is in conflict.
+const MOST_VERSIONS: usize = 256;
+
+/// Versions by path, the newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct AcceptedVersions(BTreeMap<Vec<u8>, BTreeSet<String>>);
+pub(super) struct AcceptedVersions(BTreeMap<Vec<u8>, Vec<String>>);
 
 impl AcceptedVersions {
     pub(super) fn has_path(&self, path: &[u8]) -> bool {
@@ -60,16 +66,34 @@ impl AcceptedVersions {
         self.0.get(path).is_some_and(|versions| versions.contains(&version.to_hex()))
     }
 
+    /// Whether this is the version that was accepted last.
+    pub(super) fn is_newest(&self, path: &[u8], version: Digest) -> bool {
+        self.0.get(path).and_then(|versions| versions.last()).is_some_and(|newest| *newest == version.to_hex())
+    }
+
     pub(super) fn insert(&mut self, path: &[u8], version: Digest) {
-        self.0.entry(path.to_vec()).or_default().insert(version.to_hex());
+        let (versions, version) = (self.0.entry(path.to_vec()).or_default(), version.to_hex());
+        versions.retain(|other| *other != version);
+        versions.push(version);
+        if versions.len() > MOST_VERSIONS {
+            versions.remove(0);
+        }
+    }
+
+    /// Forgets a version that did not come to be.
+    pub(super) fn forget(&mut self, path: &[u8], version: Digest) {
+        if let Some(versions) = self.0.get_mut(path) {
+            let version = version.to_hex();
+            versions.retain(|other| *other != version);
+        }
     }
 
     /// The form in which they are stored, by escaped path.
-    pub(super) fn to_stored(&self) -> BTreeMap<String, BTreeSet<String>> {
+    pub(super) fn to_stored(&self) -> BTreeMap<String, Vec<String>> {
         self.0.iter().map(|(path, versions)| (escape(path), versions.clone())).collect()
     }
 
-    pub(super) fn from_stored(stored: &BTreeMap<String, BTreeSet<String>>) -> Self {
+    pub(super) fn from_stored(stored: &BTreeMap<String, Vec<String>>) -> Self {
         Self(stored.iter().map(|(path, versions)| (unescape(path), versions.clone())).collect())
     }
 
@@ -125,6 +149,11 @@ impl DirectoryVersion {
     }
 }
 
+/// The version of a link with this target.
+pub(super) fn link_version(target: &[u8]) -> Digest {
+    Digest::of(&[b"link\0".as_slice(), target].concat())
+}
+
 /// The version of an entry that is as it was seen. Nothing where it has none, or cannot be read.
 pub(super) fn replaced_version(
     mount: &Mount,
@@ -144,7 +173,7 @@ pub(super) fn replaced_version(
         FileKind::Link => {
             let target = readlinkat(parent, name).ok();
             let is_it = stat(parent, name).is_ok_and(|found| found.as_ref().is_some_and(is_seen));
-            let version = target.map(|target| Digest::of(&[b"link\0".as_slice(), target.as_bytes()].concat()));
+            let version = target.map(|target| link_version(target.as_bytes()));
             Ok(version.filter(|_| is_it))
         }
         FileKind::Directory => {

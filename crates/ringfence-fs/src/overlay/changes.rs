@@ -310,6 +310,9 @@ impl ChangeSet {
     /// The new contents of an item.
     pub(super) fn open(&self, item: &OverlayChange, seen: &FileStat) -> Result<OwnedFd, ToolError> {
         let name = display_path(&self.mount, &item.path);
+        if let Some(copy) = self.captured.as_ref().and_then(|captured| captured.open(&item.path)) {
+            return copy.map_err(|errno| errno_error(errno, &name));
+        }
         let (above, file) = split(&item.path);
         let directory = self.upper.open_directory(above).map_err(|errno| errno_error(errno, &name))?;
         Ok(open_file(directory.as_fd(), file, seen, &name)?.fd)

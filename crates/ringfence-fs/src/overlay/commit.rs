@@ -63,11 +63,10 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     if left.items.is_empty() {
         return Ok(());
     }
-    let left = &left;
-    check_guards(left, ticket)?;
+    check_guards(&left, ticket)?;
     let keep = journal.create_image_store(mount)?;
     mount.reserve(ticket)?;
-    let transaction = match prepare(left, &keep, ticket) {
+    let transaction = match prepare_present(&mut left, &keep, ticket) {
         Ok(transaction) => Transaction { is_reserved: true, ..transaction },
         Err(error) => {
             // Nothing was published yet: every image with one of these names was made here.
@@ -76,6 +75,7 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
             return Err(error);
         }
     };
+    let left = &left;
     transaction.run(mount, &[&tree], ticket, &|planned, error| match error {
         StepError::Changed { .. } => concurrent_change_error(&planned.shown),
         StepError::NoExchange => {
@@ -88,6 +88,35 @@ pub(super) fn commit(mut left: ChangeSet, ticket: &Ticket<'_>) -> Result<(), Too
     })?;
     record_sensitivity(left, &mut ParentCache::new(mount));
     Ok(())
+}
+
+/// Most times that a change is prepared again because its program removed something meanwhile.
+const MOST_ROUNDS: usize = 4;
+
+/// The same as `prepare`, without what a program that still runs removed meanwhile. The workspace has no entry of that name, so
+/// the program left nothing that would hide one.
+fn prepare_present(
+    left: &mut ChangeSet,
+    keep: &PreImageStore,
+    ticket: &Ticket<'_>,
+) -> Result<Transaction<'static>, ToolError> {
+    for _ in 0..MOST_ROUNDS {
+        let transaction = prepare(left, keep, ticket)?;
+        let removed = left.removed_since();
+        if removed.is_empty() {
+            return Ok(transaction);
+        }
+        left.mount.delete_images_of(ticket.change_id());
+        for (group, error) in left.refuse_groups(removed) {
+            ticket.withhold(group, error);
+        }
+        left.drop_refused();
+        if left.items.is_empty() {
+            break;
+        }
+    }
+    let message = "the program removed meanwhile what it had written; nothing was changed";
+    Err(ToolError::new(ErrorKind::Conflict, message).hint("try again"))
 }
 
 /// A new directory that gets its mode once it is published.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::mount::Mount;
 use crate::overlay::accepted_versions::{OverlayBaseline, replaced_version};
+use crate::overlay::checkpoint_memory::EqualStats;
 use crate::overlay::upper::{UpperEntry, UpperEntryKind, UpperLayer, UpperListing, open_file};
 use crate::path::guest::LONGEST_PATH;
 use crate::path::name::{escape, is_reserved, may_create};
@@ -106,6 +107,11 @@ impl OverlayChange {
         matches!(self.upper, Some(OverlayUpperState::Directory { .. })) && self.directory_mode().is_none()
     }
 
+    /// A name that the workspace does not have, in a directory where the program sees the names of both.
+    pub(super) fn is_new_name(&self) -> bool {
+        self.lower.is_none() && self.upper.is_some() && !self.in_new_directory && !self.in_hidden_directory
+    }
+
     /// A directory replaces something of another kind, or is replaced by it: that cannot be done in one step.
     pub(super) fn changes_kind(&self) -> bool {
         let was = self.lower.as_ref().map(|was| was.stat.kind == FileKind::Directory);
@@ -137,11 +143,15 @@ pub(super) fn compare(
         entries_left: cx.limits.walk_entries,
         bytes_left: baseline.most_bytes.unwrap_or(cx.limits.copy_bytes),
         directories: vec![OverlayDirectory::root()],
+        equal: HashMap::new(),
         found: OverlayComparison { items: Vec::new(), stale: BTreeSet::new(), rejected: Vec::new() },
     };
     while let Some(directory) = comparer.directories.pop() {
         let compared = comparer.compare_directory(&directory);
         comparer.reject_path(compared, &directory.path)?;
+    }
+    if let Some(live) = &baseline.live {
+        live.memory.replace_equal(comparer.equal);
     }
     let mut found = comparer.found;
     // Entries of a directory come right behind it.
@@ -178,6 +188,8 @@ struct OverlayComparer<'a> {
     bytes_left: u64,
     /// Still to be compared.
     directories: Vec<OverlayDirectory>,
+    /// Files that are the same on both sides, where the program still runs.
+    equal: HashMap<Vec<u8>, EqualStats>,
     found: OverlayComparison,
 }
 
@@ -402,6 +414,13 @@ impl OverlayComparer<'_> {
         was: Option<(BorrowedFd<'_>, FileStat)>,
     ) -> Result<(), ToolError> {
         let name = display_path(self.mount, &path);
+        let pair = was.map(|(_, was)| EqualStats { upper: entry.stat, lower: was });
+        if let (Some(live), Some(pair)) = (&self.baseline.live, pair)
+            && live.memory.is_equal(&path, &pair)
+        {
+            self.equal.insert(path, pair);
+            return Ok(());
+        }
         let file = open_file(listing.fd.as_fd(), &entry.name, &entry.stat, &name)?;
         let size = entry.stat.size;
         self.bytes_left = self.bytes_left.checked_sub(size).ok_or_else(|| {
@@ -416,6 +435,11 @@ impl OverlayComparer<'_> {
         let old = was.filter(|(_, was)| was.kind == FileKind::File && was.size == size);
         let same = old.is_some_and(|(lower, was)| self.has_contents(lower, &entry.name, &was, digest));
         if same && was.is_some_and(|(_, was)| was.mode & 0o777 == mode) {
+            if let (Some(live), Some(pair)) = (&self.baseline.live, pair)
+                && pair.is_before(live.began)
+            {
+                self.equal.insert(path, pair);
+            }
             return Ok(());
         }
         if let (None, true, Some(lower)) = (was, file.copied_up, lower) {
@@ -475,11 +499,43 @@ impl OverlayComparer<'_> {
     /// Whether an entry has a version that a keep of this layer found or left. `newest` is the time of what is in a directory.
     fn is_accepted(&self, lower: BorrowedFd<'_>, path: &[u8], was: &FileStat, newest: i128) -> Result<bool, ToolError> {
         let accepted = &self.baseline.accepted;
-        if !accepted.has_path(path) || (was.kind == FileKind::Directory && newest >= self.baseline.started) {
+        if !accepted.has_path(path) {
             return Ok(false);
+        }
+        if was.kind == FileKind::Directory && newest >= self.baseline.started {
+            return self.is_accepted_tree(path);
         }
         let version = replaced_version(self.mount, lower, split(path).1, was, self.cx)?;
         Ok(version.is_some_and(|version| accepted.contains(path, version)))
+    }
+
+    /// Whether everything in a directory, and itself, has an accepted version or did not change since the start.
+    fn is_accepted_tree(&self, top: &[u8]) -> Result<bool, ToolError> {
+        let (started, accepted) = (self.baseline.started, &self.baseline.accepted);
+        let mut left = vec![top.to_vec()];
+        while let Some(path) = left.pop() {
+            self.cx.check()?;
+            let name = display_path(self.mount, &path);
+            let fail = |errno: Errno| errno_error(errno, &name);
+            let Some(directory) = open_no_follow(self.mount, &path) else { return Ok(false) };
+            let found = FileStat::from_stat(&fstat(&directory).map_err(fail)?);
+            if found.changed >= started && !accepted.contains_directory((&path, directory.as_fd()), &name, self.cx)? {
+                return Ok(false);
+            }
+            let listed = listing_of(directory.as_fd()).map_err(fail)?;
+            let most = self.cx.limits.walk_entries;
+            for entry in read_directory(listed.as_fd(), TempVisibility::Hidden, most, &name, self.cx)? {
+                let Some(found) = stat(directory.as_fd(), &entry.name).map_err(fail)? else { return Ok(false) };
+                let path = join_path(&path, &entry.name);
+                match found.kind {
+                    FileKind::Directory => left.push(path),
+                    _ if found.changed < started => {}
+                    _ if self.is_accepted(directory.as_fd(), &path, &found, i128::MIN)? => {}
+                    _ => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Records a new entry at a path, perhaps replacing another.

@@ -13,7 +13,7 @@ use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::accepted_versions::OverlayBaseline;
 use crate::overlay::layer_record::LayerCounts;
-use crate::overlay::layer_store::HeldLayer;
+use crate::overlay::layer_store::{HeldLayer, LayerState};
 use crate::overlay::masked_paths::MaskedPaths;
 use crate::overlay::upper::UpperLayer;
 
@@ -21,11 +21,14 @@ impl HeldLayer {
     /// The changes that are still in the layer.
     pub(super) fn changes(&mut self, mount: &Arc<Mount>, cx: &CallContext<'_>) -> Result<ChangeSet, ToolError> {
         let baseline = self.baseline();
-        let upper = UpperLayer::with_closed_modes(self.upper()?, self.record.closed_modes());
+        let upper = match self.state {
+            LayerState::Running => UpperLayer::of_running(self.upper()?),
+            _ => UpperLayer::with_closed_modes(self.upper()?, self.record.closed_modes()),
+        };
         let masked = MaskedPaths::from_paths(self.record.masked());
         let mut changes = ChangeSet::compare(mount, upper, masked, &baseline, cx)?;
         changes.refuse_masked();
-        if self.record.set_closed_modes(&changes.upper.closed_modes()) {
+        if self.state != LayerState::Running && self.record.set_closed_modes(&changes.upper.closed_modes()) {
             self.save()?;
         }
         Ok(changes)
@@ -40,6 +43,7 @@ impl HeldLayer {
             hidden: self.record.hidden(),
             // A whole agent ran here, and the time of the call is the limit.
             most_bytes: Some(u64::MAX),
+            live: self.live.clone(),
         }
     }
 }

@@ -23,9 +23,10 @@ use crate::overlay::changes::change_kind_name;
 use crate::overlay::commit::commit;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::overlay::group::{is_at_or_below, repository_of};
+use crate::overlay::landing_versions::{LandingVersion, accept_landing};
 use crate::overlay::layer_record::LayerCounts;
 use crate::overlay::layer_review::PACKAGE_SCRIPTS;
-use crate::overlay::layer_store::{HeldLayer, LayerLockMode, LayerStore, workspace_id};
+use crate::overlay::layer_store::{HeldLayer, LayerLockMode, LayerState, LayerStore, workspace_id};
 use crate::overlay::text_hunks::{TextHunks, as_text};
 use crate::overlay::upper::UpperLayer;
 use crate::overlay::{ChangeSet, PartialContents};
@@ -67,7 +68,7 @@ pub enum LayerSelection {
 /// A planned keep. The layer is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LayerKeep {
-    store: LayerStore,
+    pub(super) store: LayerStore,
     pub(super) layer: HeldLayer,
     pub(super) changes: ChangeSet,
     /// What is kept because of what was selected.
@@ -75,7 +76,7 @@ pub(crate) struct LayerKeep {
     /// What was not selected by name, and cannot be kept.
     pub(super) refused: Vec<RefusedChange>,
     /// Selected hunks, by path.
-    hunks: HashMap<Vec<u8>, Vec<usize>>,
+    pub(super) hunks: HashMap<Vec<u8>, Vec<usize>>,
 }
 
 /// Result.
@@ -139,6 +140,9 @@ pub(crate) struct RefusedChange {
 const UNDO_NOTE: &str =
     "`undo` reverts this change in the workspace; what was kept whole does not come back into the layer";
 
+const UNDO_LIVE_NOTE: &str = "`undo` reverts this change in the workspace; the program goes on with its own version, which is a \
+    change in the layer again and waits for the review";
+
 impl LayerKeep {
     /// Finds out what would be kept.
     pub(crate) fn plan(
@@ -153,35 +157,35 @@ impl LayerKeep {
         let mut keep = Self { store: store.clone(), layer, changes, along, refused, hunks };
         match selection {
             LayerSelection::Items(items) => keep.select(&items, cx)?,
-            LayerSelection::NotDenied => keep.select_all(&[Decision::Deny], &BTreeSet::new(), cx)?,
+            LayerSelection::NotDenied => {
+                keep.select_all(&[Decision::Deny], &HashMap::new(), cx);
+                keep.check_selected()?;
+            }
             LayerSelection::Allowed => {
                 let scripts = keep.groups_with_scripts(cx);
-                keep.select_all(&[Decision::Deny, Decision::Ask], &scripts, cx)?;
+                keep.select_all(&[Decision::Deny, Decision::Ask], &scripts, cx);
+                keep.check_selected()?;
             }
         }
         Ok(keep)
     }
 
     /// Groups that change a script that a package manager runs. Policy knows paths only, and allows these.
-    fn groups_with_scripts(&self, cx: &CallContext<'_>) -> BTreeSet<usize> {
+    pub(super) fn groups_with_scripts(&self, cx: &CallContext<'_>) -> HashMap<usize, ToolError> {
+        let message = format!("this changes {PACKAGE_SCRIPTS}; keep it in the review, or by its path");
+        let refusal = ToolError::new(ErrorKind::PermissionDenied, message);
         let changing = self.changes.items.iter().filter(|item| self.changes.changes_scripts(item, cx));
-        changing.map(|item| item.group).collect()
+        changing.map(|item| (item.group, refusal.clone())).collect()
     }
 
-    /// Everything that can be kept, but for what the policy decides like this, and for these groups with scripts.
-    fn select_all(
-        &mut self,
-        left: &[Decision],
-        scripts: &BTreeSet<usize>,
-        cx: &CallContext<'_>,
-    ) -> Result<(), ToolError> {
+    /// Everything that can be kept, but for what the policy decides like this, and for these groups.
+    pub(super) fn select_all(&mut self, left: &[Decision], excluded: &HashMap<usize, ToolError>, cx: &CallContext<'_>) {
         let decide = |(index, group): (usize, &ringfence_kernel::ChangeGroup)| {
             if let Some(refusal) = &group.refusal {
                 return ChangeGroupDecision::Refuse(refusal.clone());
             }
-            if scripts.contains(&index) {
-                let message = format!("this changes {PACKAGE_SCRIPTS}; keep it in the review, or by its path");
-                return ChangeGroupDecision::Refuse(ToolError::new(ErrorKind::PermissionDenied, message));
+            if let Some(why) = excluded.get(&index) {
+                return ChangeGroupDecision::Refuse(why.clone());
             }
             let verdicts = group.accesses.iter().map(|access| cx.evaluate(access));
             let stopped = verdicts.into_iter().find(|verdict| left.contains(&verdict.decision));
@@ -201,11 +205,20 @@ impl LayerKeep {
             refusal(group).map(|error| RefusedChange::new(display_path(&self.changes.mount, path), &error))
         });
         self.refused = refused.collect();
-        if decided.contains(&ChangeGroupDecision::Keep) {
+    }
+
+    /// Whether anything is kept.
+    pub(crate) fn keeps_anything(&self) -> bool {
+        self.changes.decisions.contains(&ChangeGroupDecision::Keep)
+    }
+
+    /// Fails where nothing is kept.
+    fn check_selected(&self) -> Result<(), ToolError> {
+        if self.keeps_anything() {
             return Ok(());
         }
-        let error = decided.into_iter().find_map(|decision| match decision {
-            ChangeGroupDecision::Refuse(error) => Some(error),
+        let error = self.changes.decisions.iter().find_map(|decision| match decision {
+            ChangeGroupDecision::Refuse(error) => Some(error.clone()),
             ChangeGroupDecision::Keep | ChangeGroupDecision::Ask => None,
         });
         Err(error.unwrap_or_else(|| {
@@ -394,15 +407,38 @@ impl LayerKeep {
         let kept: Vec<&OverlayChange> = self.changes.items.iter().filter(|item| self.is_kept(item)).collect();
         let mut accepted = self.layer.record.accepted();
         self.changes.accept_keep(&mut accepted, &kept, &baseline, cx)?;
+        let is_running = self.layer.state == LayerState::Running;
+        if is_running {
+            self.hide_below_new_directories(&kept)?;
+        }
+        let landing = if is_running { accept_landing(&mut accepted, &kept) } else { Vec::new() };
         let listed: Vec<SettledItem> = kept.iter().map(|item| self.settled_item(item)).collect();
         let total = (self.changes.items.len() + self.changes.rejected.len()) as u64;
         let Self { store, mut layer, changes, mut along, mut refused, .. } = self;
         let mount = Arc::clone(&changes.mount);
-        layer.record.set_accepted(&accepted);
-        layer.save()?;
-        commit(changes, ticket)?;
+        if !listed.is_empty() {
+            layer.record.set_accepted(&accepted);
+            layer.save()?;
+        }
+        let committed = commit(changes, ticket);
         let withheld = ticket.withheld();
-        let is_made = |item: &&SettledItem| !withheld.iter().any(|(group, _)| *group == item.group);
+        let is_withheld = |group: usize| withheld.iter().any(|(other, _)| *other == group);
+        let (missing, landed): (Vec<LandingVersion>, Vec<LandingVersion>) =
+            landing.into_iter().partition(|version| committed.is_err() || is_withheld(version.group));
+        if !missing.is_empty() {
+            missing.iter().for_each(|version| accepted.forget(&version.path, version.digest));
+            layer.record.set_accepted(&accepted);
+            layer.save()?;
+        }
+        committed?;
+        if is_running {
+            let upper = UpperLayer::of_running(layer.upper()?);
+            for version in landed.iter().filter(|version| version.is_new_name) {
+                // Where this cannot be done, the program sees again what it removed a moment ago.
+                let _ = upper.hide_removed(&version.path);
+            }
+        }
+        let is_made = |item: &&SettledItem| !is_withheld(item.group);
         for item in listed.iter().filter(|item| !is_made(item)) {
             let why = withheld.iter().find(|(group, _)| *group == item.group).map(|(_, error)| error);
             refused.extend(why.map(|error| RefusedChange::new(item.kept.path.clone(), error)));
@@ -414,17 +450,34 @@ impl LayerKeep {
         }
         let (id, most) = (layer.id.clone(), made.len().max(along.len()).max(refused.len()));
         // The change is made and on disk: what cannot be cleared away now makes no difference in the next review.
-        let left = settle(&store, layer, &made, &mount, cx).unwrap_or(total);
+        let left = match is_running {
+            // What was kept is there as before, and no change any more.
+            true => total - made.len() as u64,
+            false => settle(&store, layer, &made, &mount, cx).unwrap_or(total),
+        };
         Ok(LayerKeepOutcome {
             layer: id,
-            change: Some(ticket.change_id().to_owned()),
+            change: (!made.is_empty()).then(|| ticket.change_id().to_owned()),
             truncated: most > MOST_LISTED,
             kept: made.iter().map(|item| item.kept.clone()).take(MOST_LISTED).collect(),
             along: along.into_iter().take(MOST_LISTED).collect(),
             refused: refused.into_iter().take(MOST_LISTED).collect(),
             left,
-            removed: left == 0,
-            note: UNDO_NOTE,
+            removed: left == 0 && !is_running,
+            note: if is_running { UNDO_LIVE_NOTE } else { UNDO_NOTE },
+        })
+    }
+
+    /// What is new for the workspace as a whole stays so for the program.
+    fn hide_below_new_directories(&self, kept: &[&OverlayChange]) -> Result<(), ToolError> {
+        let is_top =
+            |item: &&&OverlayChange| item.is_new_directory() && !item.in_new_directory && !item.in_hidden_directory;
+        kept.iter().filter(is_top).try_for_each(|item| {
+            match self.changes.upper.hide_lower(&item.path) {
+                // The program removed it meanwhile, which the commit finds out.
+                Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+                hidden => hidden.map_err(|errno| errno_error(errno, &display_path(&self.changes.mount, &item.path))),
+            }
         })
     }
 

@@ -60,7 +60,7 @@ pub(super) struct LayerRecord {
     pub(super) summary: Option<LayerCounts>,
     /// Digests by escaped path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    accepted: BTreeMap<String, BTreeSet<String>>,
+    accepted: BTreeMap<String, Vec<String>>,
     /// Versions of entries that others made while the program ran, and that it found, by escaped path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     synced: BTreeMap<String, String>,
@@ -190,6 +190,9 @@ pub(super) fn read_json<T: DeserializeOwned>(directory: &OwnedFd, name: &str) ->
 /// Replaces a file of our own, durably.
 pub(super) fn write_json(directory: &OwnedFd, [new, name]: [&str; 2], value: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(io::Error::other)?;
+    if text.len() as u64 > LONGEST_RECORD {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let file = open_own_file(directory, Path::new(new), OFlags::CREATE | OFlags::TRUNC)?;
     write_all(file.as_fd(), &text)?;
     fdatasync(&file)?;

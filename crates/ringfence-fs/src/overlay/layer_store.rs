@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::mount::Mount;
+use crate::overlay::checkpoint_memory::LiveComparison;
 use crate::overlay::kept_directory::KeptDirectory;
 use crate::overlay::layer_cache::{CACHES, create_caches};
 use crate::overlay::layer_home::{HOMES, LayerHome, create_home};
@@ -45,6 +46,9 @@ use crate::sys::syscall::{fchmod, flock, fstat, fsync, mkdirat};
 
 /// The directory of the layers, below the state directory.
 const LAYERS: &str = "layers";
+
+/// Lock that a checkpoint and the end of its program take in turn.
+const CHECKPOINT_LOCK: &str = "checkpoint.lock";
 
 const ID_PREFIX: &str = "l-";
 const ID_DIGITS: usize = 14;
@@ -87,12 +91,14 @@ pub(super) enum LayerLockMode {
     Exclusive,
 }
 
-/// A layer whose program does not run. Its lock is held until this is dropped.
+/// A layer whose program does not run, or waits with its end until this is dropped. So do others that want the layer.
 #[derive(Debug)]
 pub(crate) struct HeldLayer {
     pub(super) id: String,
     pub(super) record: LayerRecord,
     pub(super) state: LayerState,
+    /// For a comparison while the program runs.
+    pub(super) live: Option<LiveComparison>,
     directory: OwnedFd,
     _lock: OwnedFd,
 }
@@ -177,7 +183,31 @@ impl LayerStore {
         // Between the reading and the lock, its program may have ended.
         let record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
         let state = if record.end.is_some() { LayerState::Ended } else { state };
-        Ok(HeldLayer { id, record, state, directory, _lock: lock })
+        Ok(HeldLayer { id, record, state, live: None, directory, _lock: lock })
+    }
+
+    /// The layer of a program that this session runs. If it ended meanwhile, as with `hold`.
+    pub(super) fn hold_own(&self, wanted: &str, workspace: &str, session: &str) -> Result<HeldLayer, ToolError> {
+        let id = self.whole_id(wanted, workspace)?;
+        let directory = self.layer_directory(&id)?;
+        let lock = open_own_file(&directory, Path::new(CHECKPOINT_LOCK), OFlags::CREATE).map_err(errno_store_error)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::AGAIN => {
+                let message = format!("another checkpoint of the layer `{id}` is being made");
+                ToolError::new(ErrorKind::Conflict, message).hint("try again")
+            }
+            errno => errno_store_error(errno),
+        })?;
+        let record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
+        if record.session != session {
+            let message = format!("only the session that runs the program of the layer `{id}` makes checkpoints of it");
+            return Err(ToolError::new(ErrorKind::PermissionDenied, message));
+        }
+        if record.end.is_some() || !is_locked(&directory) {
+            drop(lock);
+            return self.hold(&id, workspace, LayerLockMode::Exclusive);
+        }
+        Ok(HeldLayer { id, record, state: LayerState::Running, live: None, directory, _lock: lock })
     }
 
     fn whole_id(&self, wanted: &str, workspace: &str) -> Result<String, ToolError> {
@@ -327,17 +357,21 @@ impl WorkspaceLayer for RunningLayer {
 
     fn finish(self: Box<Self>, exit_code: i32, cx: &CallContext<'_>) -> Result<LayerSummary, ToolError> {
         let Self { store, mount, id, layer, workspace, home, caches, _lock: lock, .. } = *self;
-        let mut record = layer.record.lock().clone();
+        let directory = layer.directory.try_clone().map_err(|_| errno_store_error(Errno::MFILE))?;
+        std::iter::once(&home.kept).chain(&caches).for_each(KeptDirectory::mark_used);
+        // A checkpoint that is under way ends first. What it recorded is on disk, and so are secrets that were hidden.
+        let ours = open_own_file(&directory, Path::new(CHECKPOINT_LOCK), OFlags::CREATE).map_err(errno_store_error)?;
+        flock(&ours, FlockOperation::LockExclusive).map_err(errno_store_error)?;
+        let mut record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
         // A version is of use only where the program changed something.
         let upper = UpperTree::new(workspace.upper);
         let versions = std::mem::take(&mut *layer.synced.lock()).versions;
         record.set_synced(versions.into_iter().filter(|(path, _)| upper.cover(path) != UpperCover::Untouched));
         record.running_conflicts.clear();
-        let directory = layer.directory.try_clone().map_err(|_| errno_store_error(Errno::MFILE))?;
-        std::iter::once(&home.kept).chain(&caches).for_each(KeptDirectory::mark_used);
         record.end = Some(LayerEndRecord { at: now_nanos(), exit_code });
         record.save(&directory).map_err(store_error)?;
-        let mut layer = HeldLayer { id, record, state: LayerState::Ended, directory, _lock: lock };
+        drop(ours);
+        let mut layer = HeldLayer { id, record, state: LayerState::Ended, live: None, directory, _lock: lock };
         let counts = layer.changes(&mount, cx)?.counts();
         layer.record.summary = Some(counts);
         layer.save()?;

@@ -7,7 +7,9 @@
 //! Not here: running a program (`ringfence-sandbox`).
 
 mod accepted_versions;
+mod captured_files;
 mod changes;
+mod checkpoint_memory;
 mod commit;
 mod committed_secrets;
 mod compare;
@@ -17,9 +19,12 @@ mod home_keep;
 mod home_review;
 mod ignored_trees;
 mod kept_directory;
+mod landing_versions;
+mod layer_activity;
 mod layer_branch;
 mod layer_cache;
 mod layer_changes;
+mod layer_checkpoint;
 mod layer_collection;
 mod layer_home;
 mod layer_keep;
@@ -52,9 +57,12 @@ use ringfence_kernel::{
 };
 
 use self::accepted_versions::OverlayBaseline;
+use self::captured_files::CapturedFiles;
+pub(crate) use self::checkpoint_memory::CheckpointMemory;
 use self::compare::{OverlayChange, RejectedPath, compare};
 pub(crate) use self::home_keep::{HomeKeep, HomeKeepOutcome};
 pub(crate) use self::home_review::{HomeChoice, HomeReview, HomeReviewPlan, HomeTakeOutcome};
+pub use self::layer_activity::{LayerActivity, LayerWatch};
 pub use self::layer_branch::{LayerBranch, LayerBranchContents, StagedBranch};
 pub use self::layer_collection::{
     LayerCollection, LayerCollectionMode, LayerCollectionPolicy, LayerStoreEntry, LayerStoreEntryKind,
@@ -72,7 +80,7 @@ use self::watched_masks::MaskWatches;
 use crate::Fence;
 use crate::mount::Mount;
 use crate::read::digest::Digest;
-use crate::root::path_of;
+use crate::root::{MountAccess, path_of};
 use crate::sys::directory_watch::WatchScope;
 
 impl Fence {
@@ -136,6 +144,15 @@ struct OverlayWorkspace {
 }
 
 impl Workspace for OverlayWorkspace {
+    fn create_staging(&self, cx: &CallContext<'_>) -> Result<(), ToolError> {
+        let mount = &self.own.mount;
+        mount.check_in_place(cx.io_mode)?;
+        match mount.undo_journal() {
+            Some(journal) if mount.rights != MountAccess::ReadOnly => journal.create_image_store(mount).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     fn view(&self, cx: &CallContext<'_>) -> Result<WorkspaceView, ToolError> {
         self.own.mount.check_in_place(cx.io_mode)?;
         let workspace = self.own.expose(cx)?;
@@ -196,6 +213,8 @@ struct ChangeSet {
     previewed: HashMap<Vec<u8>, Digest>,
     /// New contents that are not those of the upper directory: some of the hunks of a file.
     partial: HashMap<Vec<u8>, PartialContents>,
+    /// Copies of new contents, where the program still runs.
+    captured: Option<CapturedFiles>,
 }
 
 /// A file with some of its hunks.
@@ -216,7 +235,10 @@ impl ChangeSet {
         cx: &CallContext<'_>,
     ) -> Result<Self, ToolError> {
         mount.scan_root(cx)?;
-        let found = compare(mount, &upper, baseline, cx)?;
+        let mut found = compare(mount, &upper, baseline, cx)?;
+        // Before anything is decided by what is in a file.
+        let captured =
+            baseline.live.as_ref().map(|live| CapturedFiles::of(mount, &upper, &mut found, live, cx)).transpose()?;
         let mut changes = Self {
             mount: Arc::clone(mount),
             upper,
@@ -230,6 +252,7 @@ impl ChangeSet {
             masked,
             previewed: HashMap::new(),
             partial: HashMap::new(),
+            captured,
         };
         changes.judge_repositories(cx);
         changes.find_accesses(cx)?;

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::journal::{FileState, FileStateDepth, PreImageStore};
 use crate::mount::Mount;
+use crate::overlay::captured_files::CapturedFiles;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::overlay::upper::{UpperLayer, open_beneath, open_file};
 use crate::overlay::{ChangeSet, PartialContents};
@@ -42,6 +43,8 @@ pub(super) struct OverlayStager<'a> {
     pub(super) upper: &'a UpperLayer,
     /// Contents that are not those of the upper directory.
     partial: &'a HashMap<Vec<u8>, PartialContents>,
+    /// Copies of what is in the upper directory of a program that still runs.
+    captured: Option<&'a CapturedFiles>,
     pub(super) cx: &'a CallContext<'a>,
     /// Few things are put on disk one by one, many at once.
     sync_each: bool,
@@ -78,6 +81,7 @@ impl<'a> OverlayStager<'a> {
             images: keep,
             upper: &changes.upper,
             partial: &changes.partial,
+            captured: changes.captured.as_ref(),
             cx,
             sync_each: changes.items.len() <= MAX_SYNCED_EACH,
             owner,
@@ -252,6 +256,9 @@ impl<'a> OverlayStager<'a> {
     }
 
     fn open_upper(&self, path: &[u8], seen: &FileStat, shown: &str) -> Result<OwnedFd, ToolError> {
+        if let Some(copy) = self.captured.and_then(|captured| captured.open(path)) {
+            return copy.map_err(|errno| errno_error(errno, shown));
+        }
         let (above, name) = split(path);
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|(path, _)| path != above) {

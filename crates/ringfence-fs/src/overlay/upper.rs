@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{CallContext, ErrorKind, ToolError};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags, mknodat};
 use rustix::io::Errno;
 
 use crate::path::relative::{join, split};
@@ -22,10 +22,16 @@ use crate::root::walk::{TempVisibility, read_directory};
 use crate::sys::errno::errno_error;
 use crate::sys::own_files::SAFE_OPEN;
 use crate::sys::stat::{FileKind, FileStat};
-use crate::sys::syscall::{fgetxattr, flistxattr, fremovexattr, fstat, openat, openat2, statat, unlinkat};
+use crate::sys::syscall::{fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, openat, openat2, statat, unlinkat};
 
 /// Prefixes of overlayfs attributes: for users, and for root.
-const PREFIXES: [&[u8]; 2] = [b"user.overlay.", b"trusted.overlay."];
+const PREFIXES: [&[u8]; 2] = [USER_PREFIX, b"trusted.overlay."];
+
+/// Prefix of those of a mount in a user namespace, as every jail has it.
+const USER_PREFIX: &[u8] = b"user.overlay.";
+
+/// Mode of a directory that was made readable.
+const READABLE: u32 = 0o700;
 
 /// The upper directory of an overlay.
 #[derive(Debug)]
@@ -33,6 +39,8 @@ pub(super) struct UpperLayer {
     root: OwnedFd,
     /// Modes of directories that were made readable to be read, by path: a kept layer is read again.
     closed_modes: Mutex<ClosedModes>,
+    /// Its program runs, and must not see that they were.
+    is_running: bool,
 }
 
 /// Modes of directories that their owner could not list, by path.
@@ -84,7 +92,26 @@ impl UpperLayer {
 
     /// The same where directories were made readable before.
     pub(super) fn with_closed_modes(root: OwnedFd, modes: ClosedModes) -> Self {
-        Self { root, closed_modes: Mutex::new(modes) }
+        Self { root, closed_modes: Mutex::new(modes), is_running: false }
+    }
+
+    /// The same while its program runs: directories that are made readable are closed again.
+    pub(super) fn of_running(root: OwnedFd) -> Self {
+        let mut upper = Self::new(root);
+        upper.is_running = true;
+        upper
+    }
+
+    /// Gives the directories that were made readable their modes again, the innermost first.
+    pub(super) fn close_again(&mut self) {
+        for (path, mode) in std::mem::take(self.closed_modes.get_mut()).iter().rev() {
+            let place = PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let Ok(directory) = open_beneath(self.root.as_fd(), path, place) else { continue };
+            // Its program may have chosen another mode meanwhile.
+            if fstat(&directory).is_ok_and(|found| FileStat::from_stat(&found).mode == READABLE) {
+                let _ = chmod_fd(directory.as_fd(), *mode);
+            }
+        }
     }
 
     /// The modes of the directories that were made readable until now.
@@ -120,6 +147,33 @@ impl UpperLayer {
         })
     }
 
+    /// Whether there is an entry, other than one that hides that of the workspace.
+    pub(super) fn has(&self, path: &[u8]) -> bool {
+        let (above, name) = split(path);
+        let found = self.open_directory(above).and_then(|directory| stat(directory.as_fd(), name));
+        found.is_ok_and(|found| found.is_some_and(|found| found.kind != FileKind::Device))
+    }
+
+    /// Hides an entry that the workspace has by now, if the program removed its own before: it left nothing that would.
+    pub(super) fn hide_removed(&self, path: &[u8]) -> Result<(), Errno> {
+        let (above, name) = split(path);
+        let directory = self.open_directory(above)?;
+        if stat(directory.as_fd(), name)?.is_some() {
+            return Ok(());
+        }
+        match mknodat(&directory, name, FileType::CharacterDevice, Mode::empty(), 0) {
+            Err(Errno::EXIST) => Ok(()),
+            made => made,
+        }
+    }
+
+    /// Lets no entry of the workspace be seen in a new directory, which the workspace is about to have too. The overlay of a
+    /// program looks it up again when it forgot it, and would show what the program removed in it.
+    pub(super) fn hide_lower(&self, path: &[u8]) -> Result<(), Errno> {
+        let directory = self.open_directory(path)?;
+        fsetxattr(&directory, [USER_PREFIX, b"opaque"].concat(), b"y", XattrFlags::empty())
+    }
+
     /// Puts the directories on disk that the entries at these paths were removed from.
     pub(super) fn sync(&self) -> Result<(), Errno> {
         rustix::fs::syncfs(&self.root)
@@ -140,7 +194,11 @@ impl UpperLayer {
         let hides_by_attribute = opaque.as_deref() == Some(b"x");
         let mut entries = Vec::new();
         for entry in read_directory(fd.as_fd(), TempVisibility::Visible, most, shown, cx)? {
-            let stat = statat(&fd, entry.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+            let stat = match statat(&fd, entry.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+                // Its program runs, and removed it.
+                Err(Errno::NOENT) if self.is_running => continue,
+                stat => stat.map_err(fail)?,
+            };
             let mut stamp = FileStat::from_stat(&stat);
             let is_node = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0;
             let what = match stamp.kind {
@@ -178,7 +236,7 @@ impl UpperLayer {
                 let closed = self.open(path, place)?;
                 let mode = FileStat::from_stat(&fstat(&closed)?).mode;
                 self.closed_modes.lock().entry(path.to_vec()).or_insert(mode);
-                chmod_fd(closed.as_fd(), 0o700)?;
+                chmod_fd(closed.as_fd(), READABLE)?;
                 self.open(path, flags)
             }
             Err(errno) => Err(errno),
@@ -187,6 +245,14 @@ impl UpperLayer {
 
     fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         open_beneath(self.root.as_fd(), path, flags)
+    }
+}
+
+impl Drop for UpperLayer {
+    fn drop(&mut self) {
+        if self.is_running {
+            self.close_again();
+        }
     }
 }
 
@@ -218,7 +284,11 @@ pub(super) fn open_file(
     seen: &FileStat,
     shown: &str,
 ) -> Result<UpperFile, ToolError> {
-    let fd = open_regular(directory, name, seen).map_err(|errno| errno_error(errno, shown))?;
+    let fd = open_regular(directory, name, seen).map_err(|errno| match errno {
+        // Only a program that still runs does that, and then this one path has to wait.
+        Errno::BUSY => ToolError::new(ErrorKind::Conflict, format!("`{shown}` was changed while it was read")),
+        errno => errno_error(errno, shown),
+    })?;
     let attributes = OverlayXattrs::of(&fd, shown)?;
     Ok(UpperFile { fd, copied_up: attributes.has(b"origin") })
 }

@@ -1,4 +1,5 @@
 //! `list_layers`, `review_layer`, `keep_layer` and `drop_layer`: a person decides about the changes of wrapped programs.
+//! `checkpoint_layer`: the session that runs one keeps what the policy allows, while it goes on.
 //!
 //! Agents are not offered these tools, and a call of theirs is refused: a layer is what one of them wants to change.
 //!
@@ -17,9 +18,12 @@ use serde::{Deserialize, Serialize};
 use crate::Fence;
 use crate::mount::Mount;
 use crate::overlay::{
-    LayerDrop, LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerReview, LayerReviewPlan, LayerSelection,
-    ListedLayerEntry, check_person, list_layers,
+    CheckpointMemory, LayerDrop, LayerItemChoice, LayerKeep, LayerKeepOutcome, LayerReview, LayerReviewPlan,
+    LayerSelection, ListedLayerEntry, check_person, list_layers,
 };
+
+/// Name of the tool that makes checkpoints, for rules.
+pub const CHECKPOINT_LAYER: &str = "checkpoint_layer";
 
 /// A whole agent may have run in a layer: to compare it takes longer than a change of one file.
 const LEAST_TIME: Duration = Duration::from_secs(600);
@@ -32,6 +36,8 @@ pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(),
     registry.register(ReviewLayer { fence: fence() }, [review])?;
     let keep = ToolBinding::standard::<KeepLayerArgs, LayerKeepOutcome>("keep_layer").for_persons();
     registry.register(KeepLayer { fence: fence() }, [keep])?;
+    let checkpoint = ToolBinding::standard::<CheckpointLayerArgs, LayerKeepOutcome>(CHECKPOINT_LAYER).for_persons();
+    registry.register(CheckpointLayer { fence: fence(), memory: Arc::default() }, [checkpoint])?;
     let drop = ToolBinding::standard::<DropLayerArgs, DroppedLayer>("drop_layer").for_persons();
     registry.register(DropLayer { fence: fence() }, [drop])
 }
@@ -39,6 +45,10 @@ pub(super) fn register(registry: &mut ToolRegistry, fence: &Fence) -> Result<(),
 /// The workspace that the layers are for. Fails for an agent.
 fn workspace_of<'f>(fence: &'f Fence, cx: &CallContext<'_>) -> Result<&'f Arc<Mount>, ToolError> {
     check_person(cx)?;
+    own_workspace(fence)
+}
+
+fn own_workspace(fence: &Fence) -> Result<&Arc<Mount>, ToolError> {
     fence.mounts().first().ok_or_else(|| ToolError::new(ErrorKind::Internal, "a host without a workspace"))
 }
 
@@ -166,6 +176,53 @@ impl Tool for KeepLayer {
         };
         let keep = LayerKeep::plan(&self.fence.layers(), mount, (&args.layer, selection), cx)?;
         Ok(ToolPlan { accesses: keep.accesses(), prepared: Box::new(keep) })
+    }
+
+    fn preview(&self, keep: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {
+        keep.preview(cx)
+    }
+
+    fn run(&self, keep: Self::Prepared, ticket: &Ticket<'_>) -> Result<LayerKeepOutcome, ToolError> {
+        keep.run(ticket)
+    }
+}
+
+struct CheckpointLayer {
+    fence: Fence,
+    /// What the last checkpoint found.
+    memory: Arc<CheckpointMemory>,
+}
+
+/// Keep what the policy allows of the changes of a program that this session runs, as one change that can be undone. The
+/// program goes on, and its layer stays as it is.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CheckpointLayerArgs {
+    /// The layer of the program.
+    layer: String,
+}
+
+impl Tool for CheckpointLayer {
+    type Args = CheckpointLayerArgs;
+    type Prepared = Box<LayerKeep>;
+    type Outcome = LayerKeepOutcome;
+    const ACTIONS: &'static [PolicyAction] =
+        &[PolicyAction::List, PolicyAction::Create, PolicyAction::Overwrite, PolicyAction::Delete, PolicyAction::Lose];
+
+    fn time_limit(limits: &CallLimits) -> Duration {
+        limits.call_time.max(LEAST_TIME)
+    }
+
+    fn plan(&self, args: CheckpointLayerArgs, cx: &CallContext<'_>) -> Result<ToolPlan<Self::Prepared>, ToolError> {
+        let mount = own_workspace(&self.fence)?;
+        mount.check_in_place(cx.io_mode)?;
+        mount.check_image_store()?;
+        let keep = LayerKeep::plan_checkpoint(&self.fence.layers(), mount, (&args.layer, &self.memory), cx)?;
+        let accesses = match keep.keeps_anything() {
+            true => keep.accesses(),
+            false => vec![list_access(&self.fence, cx)?],
+        };
+        Ok(ToolPlan { accesses, prepared: Box::new(keep) })
     }
 
     fn preview(&self, keep: &mut Self::Prepared, cx: &CallContext<'_>) -> Result<Preview, ToolError> {

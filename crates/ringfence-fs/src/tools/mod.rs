@@ -35,6 +35,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::home::register_home;
+pub use self::layers::CHECKPOINT_LAYER;
 use crate::Fence;
 use crate::mount::write_target::WriteTarget;
 use crate::read::content::{decode_text, read_up_to};

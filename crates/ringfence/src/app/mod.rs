@@ -26,8 +26,9 @@ use ringfence_crewagent::{
     WorkflowRunLog, WorkflowStart, create_run, run_graph, run_state,
 };
 use ringfence_fs::{
-    Fence, FenceError, FenceOptions, FollowedWatches, JournalMode, MountAccess, MountSpec, PLAIN_FILE_FLAGS,
-    ResolverBackend, StagingMode, WorkspaceResolveError, content_id, find_workspace, resolve_mount, resolve_workspace,
+    CHECKPOINT_LAYER, Fence, FenceError, FenceOptions, FollowedWatches, JournalMode, MountAccess, MountSpec,
+    PLAIN_FILE_FLAGS, ResolverBackend, StagingMode, WorkspaceResolveError, content_id, find_workspace, resolve_mount,
+    resolve_workspace,
 };
 use ringfence_git::GitSetup;
 use ringfence_kernel::{
@@ -306,7 +307,7 @@ pub fn build_person_app(
     )
 }
 
-/// Builds a host for a wrapped agent. Its only tool is the one that runs it.
+/// Builds a host for a wrapped agent. Its tools are the one that runs it and the one that makes checkpoints.
 pub(crate) fn build_wrapped_app(
     settings: AppSettings,
     environment: &Environment,
@@ -331,9 +332,14 @@ pub(crate) fn build_wrapped_app(
     build_app_for(who, settings, environment, AppHooks { approver, tap: None })
 }
 
-/// The one tool of a wrapped session, if no policy denies it.
+/// The tools of a wrapped session, if no policy denies them: one runs the program, the other one keeps some of its changes
+/// meanwhile.
 fn wrapped_tools(settings: ToolFilter) -> ToolFilter {
-    ToolFilter { allow: Some([RUN_PROGRAM.to_owned()].into()), deny: settings.deny, ..ToolFilter::for_persons() }
+    ToolFilter {
+        allow: Some([RUN_PROGRAM, CHECKPOINT_LAYER].map(str::to_owned).into()),
+        deny: settings.deny,
+        ..ToolFilter::for_persons()
+    }
 }
 
 /// Connections to the hosts that the settings allow.

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
@@ -19,6 +19,7 @@ use crate::cli::layers::{
 };
 use crate::cli::learn::DraftFile;
 use crate::cli::run_report::{ReportFile, RunReport};
+use crate::cli::wrapped_run::live_checkpoints::{CheckpointResult, LiveCheckpoints};
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
 use crate::process::messages::print_error;
@@ -70,6 +71,13 @@ pub(crate) struct RunOptions {
     /// End it after this number of seconds.
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
+    /// Let changes that the policy allows land in the workspace while the program runs: whenever it is idle for two
+    /// seconds, when you press `^]`, and at the latest after `--checkpoint`. Each checkpoint is a change that can be undone.
+    #[arg(long)]
+    live: bool,
+    /// Longest time between two checkpoints of `--live`, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "live")]
+    checkpoint: u64,
     /// Pass escape sequences that speak to the terminal itself; nothing is asked at this terminal while it runs.
     #[arg(long)]
     raw_terminal: bool,
@@ -107,7 +115,8 @@ pub(crate) fn run_wrapped(
     options: RunOptions,
 ) -> Result<u8, CliError> {
     let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
-    let RunOptions { report, learn, memory, disk, processes, time, raw_terminal, command, .. } = options;
+    let RunOptions { report, learn, memory, disk, processes, time, live, checkpoint, raw_terminal, command, .. } =
+        options;
     let workspace = || workspace_directory(&settings, environment);
     let draft =
         learn.as_ref().map(|file| DraftFile::new(&environment.current.join(file), &workspace()?)).transpose()?;
@@ -125,12 +134,13 @@ pub(crate) fn run_wrapped(
         disk,
         seconds: time,
         raw_terminal,
+        checkpoints: live.then(|| Duration::from_secs(checkpoint)),
     };
     let run = WrappedRun::prepare(settings.clone(), environment, options)?;
     run.app.print_warnings();
     run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
     let began = SystemTime::now();
-    let reply = follow(&run)?;
+    let (reply, checkpoints) = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
     let (learned, session) = (run.learned.clone(), run.app.session.id.clone());
     drop(run);
@@ -159,7 +169,7 @@ pub(crate) fn run_wrapped(
     let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
     let kept = settings.clone();
     let home = HomeReviewRequest { home: &home_keep, since: humantime::format_rfc3339_nanos(began).to_string() };
-    decide(settings, environment, end, (is_interactive, &home), &reply)?;
+    decide(settings, environment, (end, is_interactive, &home), &reply, checkpoints.as_ref())?;
     // The person has decided, and the exit code is known.
     collect_if_due(&kept);
     Ok(code)
@@ -169,38 +179,72 @@ pub(crate) fn run_wrapped(
 fn decide(
     settings: AppSettings,
     environment: &Environment,
-    end: Option<EndMode>,
-    (is_interactive, home): (bool, &HomeReviewRequest<'_>),
+    (end, is_interactive, home): (Option<EndMode>, bool, &HomeReviewRequest<'_>),
     reply: &RunProgramReply,
+    checkpoints: Option<&CheckpointResult>,
 ) -> Result<(), CliError> {
+    if let Some(checkpoints) = checkpoints {
+        print_error(&checkpoints.summary());
+    }
+    // Everything landed while the program ran.
+    let is_decided = checkpoints.is_some_and(|checkpoints| checkpoints.left == 0);
+    let layer = reply.layer.as_ref().filter(|_| !is_decided);
     let end = end.unwrap_or(if is_interactive { EndMode::Review } else { EndMode::Later });
-    let Some(layer) = &reply.layer else { return announce_home(settings, environment, home) };
-    print_error(&summary(reply));
+    let Some(layer) = layer else { return announce_home(settings, environment, home) };
+    if checkpoints.is_none() {
+        print_error(&summary(reply));
+    }
     if end != EndMode::Review {
         announce_home(settings.clone(), environment, home)?;
     }
     match end {
         EndMode::Review => drop(decide_at_end(settings, environment, (layer, home))?),
+        // What may be kept without a decision was.
+        EndMode::Keep if checkpoints.is_some() => print_kept_layer(layer),
         EndMode::Keep => drop(keep_allowed(settings, environment, layer)?),
         EndMode::Branch => drop(branch_allowed(settings, environment, layer)?),
         EndMode::Drop => drop(drop_layer(settings, environment, layer)?),
-        EndMode::Later => {
-            print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
-        }
+        EndMode::Later => print_kept_layer(layer),
     }
     Ok(())
 }
 
-/// Makes the call, with the person's terminal and signals for the program.
-fn follow(run: &WrappedRun) -> Result<ToolReply, CliError> {
+fn print_kept_layer(layer: &str) {
+    print_error(&format!("kept as layer {layer}; decide with `ringfence layers review {layer}`"));
+}
+
+/// Makes the call, with the person's terminal and signals for the program, and the checkpoints meanwhile. The last one is made
+/// after the end.
+fn follow(run: &WrappedRun) -> Result<(ToolReply, Option<CheckpointResult>), CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     let attached = run.attach_person().map_err(CliError::Output)?;
-    let reply = runtime.block_on(run.app.host.call(&run.app.session, run.call(), &CancellationToken::new()));
+    let (cancel, ended) = (CancellationToken::new(), CancellationToken::new());
+    let mut checkpoints = LiveCheckpoints::new(run);
+    let call = async {
+        let reply = run.app.host.call(&run.app.session, run.call(), &cancel).await;
+        ended.cancel();
+        reply
+    };
+    let follow = async {
+        if let Some(checkpoints) = &mut checkpoints {
+            checkpoints.follow(&ended).await;
+        }
+    };
+    let (reply, ()) = runtime.block_on(async { tokio::join!(call, follow) });
     drop(attached);
     run.print_messages();
+    let ended = reply.as_ref().ok().and_then(|reply| parse_reply(reply.outcome.as_ref().ok()?.to_value()));
+    let result = checkpoints.map(|mut checkpoints| {
+        let RunProgramReply { layer, created, changed, deleted, conflicts, .. } = ended.unwrap_or_default();
+        checkpoints.result.left = created + changed + deleted + conflicts;
+        if let Some(layer) = layer {
+            runtime.block_on(checkpoints.checkpoint(&layer));
+        }
+        checkpoints.result
+    });
     // A worker that a file system holds must not hold the program too.
     runtime.shutdown_background();
-    Ok(reply?)
+    Ok((reply?, result))
 }
 
 fn summary(reply: &RunProgramReply) -> String {

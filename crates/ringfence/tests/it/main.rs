@@ -36,6 +36,7 @@ mod home_keep;
 mod host_path_leaks;
 mod install_package;
 mod layer_branch;
+mod live_run;
 mod mcp;
 mod mcp_approval;
 mod mcp_files;

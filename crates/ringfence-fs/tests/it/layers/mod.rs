@@ -3,6 +3,7 @@
 mod conflicts;
 mod crash;
 mod keep;
+mod live;
 mod lower_sync;
 mod review;
 mod selection_model;

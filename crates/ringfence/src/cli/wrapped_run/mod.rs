@@ -11,6 +11,7 @@ mod credentials;
 mod filter_tests;
 #[cfg(test)]
 mod fuzz;
+pub(crate) mod live_checkpoints;
 mod output_filter;
 mod person_terminal;
 mod profile;
@@ -41,8 +42,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::ToolCall;
 use ringfence_kernel::sync::Mutex;
+use ringfence_kernel::{Preset, ToolCall};
 use ringfence_sandbox::{
     JailLimits, OutputStream, PROXY_PORT, PathLookup, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply,
     TerminalRelay, TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
@@ -107,6 +108,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) disk: Option<u64>,
     pub(crate) seconds: Option<u64>,
     pub(crate) raw_terminal: bool,
+    /// Longest time between two checkpoints, if there are any.
+    pub(crate) checkpoints: Option<Duration>,
 }
 
 /// A run that could not be prepared.
@@ -194,16 +197,20 @@ pub(crate) struct WrappedRun {
     pub(crate) learned: Option<LearnedRun>,
     /// The person's terminal, if the program has one.
     relay: Option<Arc<RelaySession>>,
-    signals: Arc<SignalInbox>,
+    pub(crate) signals: Arc<SignalInbox>,
     messages: Arc<RunMessages>,
+    /// Longest time between two checkpoints, if there are any.
+    pub(crate) checkpoints: Option<Duration>,
 }
 
 impl WrappedRun {
     pub(crate) fn prepare(
-        settings: AppSettings,
+        mut settings: AppSettings,
         environment: &Environment,
         options: WrappedRunOptions,
     ) -> Result<Self, WrappedRunError> {
+        // What lands is a change of the workspace, and not one of others.
+        settings.wrapped.follow_workspace &= options.checkpoints.is_none();
         let words = options.command.iter().map(|word| word.to_str().map(str::to_owned));
         let words: Vec<String> = words.collect::<Option<_>>().ok_or(WrappedRunError::NotText)?;
         let named = words.first().map(String::as_str).unwrap_or_default();
@@ -270,6 +277,7 @@ impl WrappedRun {
             caches: run_toolchains.caches,
             limits: limits(&options, &settings),
             io,
+            has_checkpoints: options.checkpoints.is_some(),
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
             news: Arc::clone(&messages) as _,
@@ -287,7 +295,12 @@ impl WrappedRun {
             let session = app.session.id.clone();
             LearnedRun { session, home: person_home, lookups }
         });
-        Ok(Self { app, notes: run.notes, home_keep, learned, relay, signals, messages })
+        let checkpoints = options.checkpoints;
+        if checkpoints.is_some() {
+            signals.take_checkpoint_keys();
+            run.notes.extend(preset_note(app.settings.preset));
+        }
+        Ok(Self { app, notes: run.notes, home_keep, learned, relay, signals, messages, checkpoints })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -313,6 +326,14 @@ impl WrappedRun {
     pub(crate) fn call(&self) -> ToolCall {
         ToolCall { id: "call-1".to_owned(), name: RUN_PROGRAM.to_owned(), arguments: "{}".to_owned() }
     }
+}
+
+/// What a person may not expect of checkpoints with a preset.
+fn preset_note(preset: Preset) -> Option<String> {
+    (preset == Preset::Ask).then(|| {
+        "with the preset `ask`, only new files land while the program runs; with `--preset edits` changes and deletions do too"
+            .to_owned()
+    })
 }
 
 /// Where no workspace is named or found, it is the directory that the person is in.

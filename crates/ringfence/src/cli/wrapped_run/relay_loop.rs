@@ -216,7 +216,12 @@ impl RelayLoop {
     fn read_terminal(&mut self) {
         let mut bytes = [0; 4096];
         match self.terminal.read(&mut bytes) {
-            Ok(count) if count > 0 => self.input.extend_from_slice(bytes.get(..count).unwrap_or_default()),
+            Ok(count) if count > 0 => {
+                let typed = bytes.get(..count).unwrap_or_default();
+                if !self.inbox.takes_key(typed) {
+                    self.input.extend_from_slice(typed);
+                }
+            }
             Err(error) if is_temporary(&error) => {}
             Ok(_) | Err(_) => self.lose_terminal(),
         }

@@ -1,4 +1,4 @@
-//! Signals of a wrapped run: window changes, continuation, and signals that are forwarded to the program.
+//! Signals of a wrapped run: window changes, continuation, signals that are forwarded to the program, and the checkpoint key.
 //!
 //! While this runs, a signal that would end us reaches the program instead, and the terminal is restored in order. A second one
 //! soon after it ends the jail.
@@ -21,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 /// A second signal within this time ends the jail.
 const SECOND_SIGNAL: Duration = Duration::from_secs(3);
+
+/// `^]` as terminals send it: plain, and with the two protocols that name keys.
+const CHECKPOINT_KEY: [&[u8]; 3] = [b"\x1d", b"\x1b[93;5u", b"\x1b[27;5;93~"];
 
 /// Signals for the program, in their order.
 #[derive(Debug, Default)]
@@ -61,6 +64,9 @@ pub(crate) struct SignalInbox {
     pub(crate) forwarder: Mutex<SignalForwarder>,
     is_resized: AtomicBool,
     is_continued: AtomicBool,
+    /// Whether the checkpoint key is taken, and whether it was pressed.
+    takes_checkpoint_key: AtomicBool,
+    is_checkpoint_wanted: AtomicBool,
     wake: OwnedFd,
     woken: OwnedFd,
 }
@@ -72,6 +78,8 @@ impl SignalInbox {
             forwarder: Mutex::default(),
             is_resized: AtomicBool::new(false),
             is_continued: AtomicBool::new(false),
+            takes_checkpoint_key: AtomicBool::new(false),
+            is_checkpoint_wanted: AtomicBool::new(false),
             wake,
             woken,
         })
@@ -92,6 +100,23 @@ impl SignalInbox {
     /// Whether the window changed since the last call.
     pub(crate) fn take_resized(&self) -> bool {
         self.is_resized.swap(false, Ordering::AcqRel)
+    }
+
+    /// Takes the checkpoint key out of the input from now on.
+    pub(crate) fn take_checkpoint_keys(&self) {
+        self.takes_checkpoint_key.store(true, Ordering::Release);
+    }
+
+    /// Whether this input is the checkpoint key, which then is not for the program.
+    pub(crate) fn takes_key(&self, input: &[u8]) -> bool {
+        let takes = self.takes_checkpoint_key.load(Ordering::Acquire) && CHECKPOINT_KEY.contains(&input);
+        self.is_checkpoint_wanted.fetch_or(takes, Ordering::AcqRel);
+        takes
+    }
+
+    /// Whether the checkpoint key was pressed since the last call.
+    pub(crate) fn take_checkpoint_request(&self) -> bool {
+        self.is_checkpoint_wanted.swap(false, Ordering::AcqRel)
     }
 
     /// Whether we were continued since the last call.
@@ -202,7 +227,24 @@ mod tests {
 
     use rustix::process::Signal;
 
-    use super::SignalForwarder;
+    use super::{SignalForwarder, SignalInbox};
+
+    #[test]
+    fn the_checkpoint_key_is_taken_where_it_is_wanted_and_alone() {
+        let inbox = SignalInbox::new().unwrap();
+        assert!(!inbox.takes_key(b"\x1d"));
+        inbox.take_checkpoint_keys();
+        for (input, is_key) in [
+            (&b"\x1d"[..], true),
+            (b"\x1b[93;5u", true),
+            (b"\x1b[27;5;93~", true),
+            (b"a", false),
+            (b"\x1d\x1d", false),
+            (b"pasted \x1d", false),
+        ] {
+            assert_eq!((inbox.takes_key(input), inbox.take_checkpoint_request()), (is_key, is_key), "{input:?}");
+        }
+    }
 
     #[test]
     fn a_second_signal_soon_after_the_first_ends_the_jail() {
