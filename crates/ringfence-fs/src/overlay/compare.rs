@@ -496,13 +496,13 @@ impl OverlayComparer<'_> {
         Ok(true)
     }
 
-    /// Whether an entry has a version that a keep of this layer found or left. `newest` is the time of what is in a directory.
-    fn is_accepted(&self, lower: BorrowedFd<'_>, path: &[u8], was: &FileStat, newest: i128) -> Result<bool, ToolError> {
+    /// Whether an entry, with everything in it, has a version that a keep of this layer found or left.
+    fn is_accepted(&self, lower: BorrowedFd<'_>, path: &[u8], was: &FileStat) -> Result<bool, ToolError> {
         let accepted = &self.baseline.accepted;
         if !accepted.has_path(path) {
             return Ok(false);
         }
-        if was.kind == FileKind::Directory && newest >= self.baseline.started {
+        if was.kind == FileKind::Directory {
             return self.is_accepted_tree(path);
         }
         let version = replaced_version(self.mount, lower, split(path).1, was, self.cx)?;
@@ -530,7 +530,7 @@ impl OverlayComparer<'_> {
                 match found.kind {
                     FileKind::Directory => left.push(path),
                     _ if found.changed < started => {}
-                    _ if self.is_accepted(directory.as_fd(), &path, &found, i128::MIN)? => {}
+                    _ if self.is_accepted(directory.as_fd(), &path, &found)? => {}
                     _ => return Ok(false),
                 }
             }
@@ -597,7 +597,7 @@ impl OverlayComparer<'_> {
         let newest = stamp.changed.max(inside);
         if newest >= self.baseline.started
             && !self.is_synced(path, stamp)?
-            && !self.is_accepted(lower, path, stamp, inside)?
+            && !self.is_accepted(lower, path, stamp)?
         {
             self.found.stale.insert(path.to_vec());
         }

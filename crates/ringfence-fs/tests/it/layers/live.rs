@@ -98,11 +98,15 @@ fn what_landed_is_changed_again_and_every_checkpoint_is_undone_in_reverse() {
         &|layer| _ = layer.write("a", "3").write("new/f", "ff").write("new/h", "h").link("l", "a"),
         // A rename of what landed: the kernel leaves a whiteout, because the workspace has it by now.
         &|layer| _ = layer.unlink("new/h").write("new/i", "h").write("a", "2").unlink("l").link("l", "b"),
-        &|layer| _ = layer.write("c", "c").whiteout("b").mode("new/f", 0o755),
+        &|layer| {
+            layer.write("c", "c").whiteout("b").mode("new/f", 0o755);
+            fs::create_dir(layer.upper.join("empty")).unwrap();
+        },
         // The directory that came goes again, with what is in it.
         &|layer| {
             fs::remove_dir_all(layer.upper.join("new")).unwrap();
-            layer.whiteout("new");
+            fs::remove_dir(layer.upper.join("empty")).unwrap();
+            layer.whiteout("new").whiteout("empty");
         },
         &|layer| {
             layer.unlink("new").unlink("l").whiteout("l");
