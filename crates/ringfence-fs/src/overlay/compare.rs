@@ -595,10 +595,7 @@ impl OverlayComparer<'_> {
             _ => None,
         };
         let newest = stamp.changed.max(inside);
-        if newest >= self.baseline.started
-            && !self.is_synced(path, stamp)?
-            && !self.is_accepted(lower, path, stamp)?
-        {
+        if newest >= self.baseline.started && !self.is_synced(path, stamp)? && !self.is_accepted(lower, path, stamp)? {
             self.found.stale.insert(path.to_vec());
         }
         Ok(OverlayLowerState { stat: *stamp, sensitivity, tree })
