@@ -123,11 +123,14 @@ mod tests {
     const DIRECTORY: FileId = FileId { device: 1, inode: 2 };
     const OTHER: FileId = FileId { device: 1, inode: 3 };
 
+    /// A flush on a thread of its own.
+    type FlushThread<'s> = ScopedJoinHandle<'s, Result<(), Errno>>;
+
     /// Starts a flush that ends when it is told to.
     fn held_flush<'s>(
         scope: &'s Scope<'s, '_>,
         flushes: &'s DirectoryFlushes,
-    ) -> (ScopedJoinHandle<'s, Result<(), Errno>>, Sender<Result<(), Errno>>) {
+    ) -> (FlushThread<'s>, Sender<Result<(), Errno>>) {
         let (end, ended) = channel();
         let (begin, begun): (Sender<()>, Receiver<()>) = channel();
         let flush = move || {
@@ -145,7 +148,7 @@ mod tests {
         flushes: &'s DirectoryFlushes,
         calls: usize,
         flush: impl Fn() -> Result<(), Errno> + Clone + Send + 's,
-    ) -> Vec<ScopedJoinHandle<'s, Result<(), Errno>>> {
+    ) -> Vec<FlushThread<'s>> {
         let start = |_| {
             let flush = flush.clone();
             scope.spawn(move || flushes.flush(DIRECTORY, flush))
