@@ -14,7 +14,8 @@ use ringfence_kernel::{ChangeGroup, ChangeGroupDecision, ErrorKind, PolicyAction
 use crate::overlay::ChangeSet;
 use crate::overlay::changes::DetectedRename;
 use crate::overlay::commit::lower_changed_error;
-use crate::overlay::compare::{OverlayChange, RejectedPath, display_path, links_outside, resource_at};
+use crate::overlay::compare::{OverlayChange, RejectedPath, display_path, resource_at};
+use crate::overlay::links_outside::links_outside;
 use crate::path::name::fold_name;
 use crate::path::relative::split;
 use crate::root::MountAccess;

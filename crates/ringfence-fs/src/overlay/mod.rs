@@ -31,6 +31,7 @@ mod layer_keep;
 mod layer_record;
 mod layer_review;
 mod layer_store;
+mod links_outside;
 mod lower_sync;
 mod mask_scan;
 mod masked_paths;
