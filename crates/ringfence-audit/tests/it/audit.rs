@@ -490,7 +490,7 @@ fn new_records_have_the_current_vocabulary() {
     drop(log);
     let records = records(state.path());
     let events: Vec<&Value> = records.iter().map(|record| &record["event"]).collect();
-    assert_eq!(events, ["genesis", "begin", "end", "access", "discarded", "access-unlisted"]);
+    assert_eq!(events, ["genesis", "begin", "end", "access", "discarded", "layer-conflict", "access-unlisted"]);
     assert_eq!(records[1]["accesses"], json!([{"action": "create", "path": "a"}]));
     for record in records {
         assert_eq!(record["v"], 2);
