@@ -256,11 +256,8 @@ impl<'a> ProgramRun<'a> {
             return Ok(None);
         }
         let mut buffer = [0; MAX_MESSAGE_BYTES];
-        let (bytes, descriptors) = match sys::receive(self.reply_socket.as_fd(), &mut buffer) {
-            Ok(message) => message,
-            Err(Errno::CONNRESET) => (&[][..], Vec::new()),
-            Err(other) => return Err(JailError::Io("read from a jail", other.into())),
-        };
+        let received = sys::receive(self.reply_socket.as_fd(), &mut buffer);
+        let (bytes, descriptors) = received.map_err(JailError::io("read from a jail"))?;
         if bytes.is_empty() {
             return self.await_jail_exit().map(Some);
         }

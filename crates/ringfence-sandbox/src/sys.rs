@@ -371,7 +371,13 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
 pub(crate) fn receive<'a>(socket: BorrowedFd<'_>, buffer: &'a mut [u8]) -> Result<(&'a [u8], Vec<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let mut take =
+        || retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC));
+    // Where the other end closed with something unread, the kernel says so once, before what that end had sent.
+    let got = match take() {
+        Err(Errno::CONNRESET) => take(),
+        got => got,
+    }?;
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = message {
@@ -407,4 +413,21 @@ pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_message_is_received_although_its_sender_left_something_unread() {
+        let (ours, theirs) = message_pair().unwrap();
+        send(ours.as_fd(), b"unread", &[]).unwrap();
+        send(theirs.as_fd(), b"the end", &[ours.as_fd()]).unwrap();
+        drop(theirs);
+        let mut buffer = [0; 16];
+        let (bytes, descriptors) = receive(ours.as_fd(), &mut buffer).unwrap();
+        assert_eq!((bytes, descriptors.len()), (&b"the end"[..], 1));
+        assert_eq!(receive(ours.as_fd(), &mut [0; 16]).unwrap().0, b"");
+    }
 }
