@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 use crate::mount::Mount;
 use crate::overlay::layer_home::{HOMES, START, idle_homes};
 use crate::overlay::layer_store::{LayerStore, workspace_id};
-use crate::overlay::store_directory::{UPPER, errno_store_error};
+use crate::overlay::store_directory::{StoreLock, UPPER, errno_store_error};
 use crate::overlay::upper::{UpperEntryKind, UpperLayer, open_beneath, open_file};
 use crate::path::name::escape;
 use crate::path::relative::{join, split};
@@ -47,7 +47,7 @@ struct HomeLayer {
     /// It has the directory that the agent started with.
     directory: OwnedFd,
     upper: UpperLayer,
-    _lock: OwnedFd,
+    _lock: StoreLock,
 }
 
 /// What a pattern names in a home layer.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::overlay::layer_record::{read_json, write_json};
 use crate::overlay::store_directory::{
-    LOCK, UPPER, WORK, errno_store_error, has_name, now_nanos, open_checked, store_error, try_lock,
+    LOCK, StoreLock, UPPER, WORK, errno_store_error, has_name, now_nanos, open_checked, store_error, try_lock,
 };
 use crate::overlay::tree_removal::remove_tree;
 use crate::read::digest::content_id;
@@ -49,7 +49,7 @@ pub(super) struct KeptDirectoryRecord {
 pub(super) struct KeptDirectory {
     pub(super) directory: OwnedFd,
     pub(super) overlay: OverlayDirectories,
-    lock: OwnedFd,
+    lock: StoreLock,
 }
 
 impl KeptDirectory {
@@ -87,7 +87,7 @@ impl KeptDirectory {
         parent: &OwnedFd,
         prefix: &str,
         record: &KeptDirectoryRecord,
-    ) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
+    ) -> Result<Vec<(OwnedFd, StoreLock)>, ToolError> {
         let mut found = Vec::new();
         for name in record.names(prefix) {
             if stat(parent.as_fd(), name.as_bytes()).map_err(errno_store_error)?.is_none() {

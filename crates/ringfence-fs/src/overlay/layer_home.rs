@@ -13,7 +13,7 @@ use ringfence_kernel::{CallContext, ErrorKind, HomeFile, LayerDescription, ToolE
 use rustix::fs::OFlags;
 
 use crate::overlay::kept_directory::{KeptDirectory, KeptDirectoryRecord};
-use crate::overlay::store_directory::{errno_store_error, store_error};
+use crate::overlay::store_directory::{StoreLock, errno_store_error, store_error};
 use crate::overlay::tree_removal::remove_tree;
 use crate::sys::own_files::{open_own_file, open_private_dir, write_all};
 
@@ -51,7 +51,7 @@ pub(super) fn idle_homes(
     homes: &OwnedFd,
     workspace: &str,
     profile: &str,
-) -> Result<Vec<(OwnedFd, OwnedFd)>, ToolError> {
+) -> Result<Vec<(OwnedFd, StoreLock)>, ToolError> {
     KeptDirectory::idle(homes, HOME_PREFIX, &record_of(profile, workspace))
 }
 

@@ -29,7 +29,7 @@ use crate::overlay::layer_record::{LayerCounts, LayerEndRecord, LayerRecord};
 use crate::overlay::lower_sync::{SyncedLayer, WatchedLowerSync};
 use crate::overlay::started_nanos;
 use crate::overlay::store_directory::{
-    LOCK, UPPER, WORK, errno_store_error, has_name, is_locked, now_nanos, open_checked, store_error,
+    LOCK, StoreLock, UPPER, WORK, errno_store_error, has_name, is_locked, now_nanos, open_checked, store_error,
 };
 use crate::overlay::tree_removal::remove_tree;
 use crate::overlay::upper_cover::{UpperCover, UpperTree};
@@ -100,7 +100,7 @@ pub(crate) struct HeldLayer {
     /// For a comparison while the program runs.
     pub(super) live: Option<LiveComparison>,
     directory: OwnedFd,
-    _lock: OwnedFd,
+    _lock: StoreLock,
 }
 
 /// A layer, as it is listed.
@@ -183,7 +183,7 @@ impl LayerStore {
         // Between the reading and the lock, its program may have ended.
         let record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
         let state = if record.end.is_some() { LayerState::Ended } else { state };
-        Ok(HeldLayer { id, record, state, live: None, directory, _lock: lock })
+        Ok(HeldLayer { id, record, state, live: None, directory, _lock: StoreLock::new(lock) })
     }
 
     /// The layer of a program that this session runs. If it ended meanwhile, as with `hold`.
@@ -207,7 +207,7 @@ impl LayerStore {
             drop(lock);
             return self.hold(&id, workspace, LayerLockMode::Exclusive);
         }
-        Ok(HeldLayer { id, record, state: LayerState::Running, live: None, directory, _lock: lock })
+        Ok(HeldLayer { id, record, state: LayerState::Running, live: None, directory, _lock: StoreLock::new(lock) })
     }
 
     fn whole_id(&self, wanted: &str, workspace: &str) -> Result<String, ToolError> {
@@ -293,7 +293,7 @@ impl LayerStore {
             workspace,
             home,
             caches,
-            _lock: lock,
+            _lock: StoreLock::new(lock),
         }))
     }
 }
@@ -326,7 +326,7 @@ struct RunningLayer {
     workspace: OverlayDirectories,
     home: LayerHome,
     caches: Vec<KeptDirectory>,
-    _lock: OwnedFd,
+    _lock: StoreLock,
 }
 
 impl WorkspaceLayer for RunningLayer {
@@ -362,6 +362,7 @@ impl WorkspaceLayer for RunningLayer {
         // A checkpoint that is under way ends first. What it recorded is on disk, and so are secrets that were hidden.
         let ours = open_own_file(&directory, Path::new(CHECKPOINT_LOCK), OFlags::CREATE).map_err(errno_store_error)?;
         flock(&ours, FlockOperation::LockExclusive).map_err(errno_store_error)?;
+        let ours = StoreLock::new(ours);
         let mut record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
         // A version is of use only where the program changed something.
         let upper = UpperTree::new(workspace.upper);

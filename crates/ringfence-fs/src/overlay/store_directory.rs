@@ -5,7 +5,7 @@
 //! Not here: what is in them (`layer_store.rs`, `layer_home.rs`).
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 
 use crate::path::name::escape;
 use crate::root::stat;
-use crate::sys::own_files::{open_own_file, open_private_dir};
+use crate::sys::own_files::{open_own_file, open_private_dir, release_lock};
 use crate::sys::stat::{FileKind, FileStat};
 use crate::sys::syscall::{flock, fstat};
 
@@ -50,16 +50,44 @@ pub(super) fn has_name(parent: &OwnedFd, name: &[u8], directory: &OwnedFd) -> Re
 /// Whether a process has the lock in a directory.
 pub(super) fn is_locked(directory: &OwnedFd) -> bool {
     let Ok(lock) = open_own_file(directory, Path::new(LOCK), OFlags::empty()) else { return false };
-    flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::AGAIN)
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => drop(StoreLock::new(lock)),
+        Err(errno) => return errno == Errno::AGAIN,
+    }
+    false
 }
 
 /// The lock in a directory, if it is free.
-pub(super) fn try_lock(directory: &OwnedFd) -> Result<Option<OwnedFd>, ToolError> {
+pub(super) fn try_lock(directory: &OwnedFd) -> Result<Option<StoreLock>, ToolError> {
     let lock = open_own_file(directory, Path::new(LOCK), OFlags::CREATE).map_err(errno_store_error)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(lock)),
+        Ok(()) => Ok(Some(StoreLock::new(lock))),
         Err(Errno::AGAIN) => Ok(None),
         Err(errno) => Err(errno_store_error(errno)),
+    }
+}
+
+/// A lock that is held until this is dropped. It is given back, and not only closed: a process that is just being started
+/// shares the descriptor for a moment.
+#[derive(Debug)]
+pub(super) struct StoreLock(OwnedFd);
+
+impl StoreLock {
+    /// Of a file that is locked.
+    pub(super) fn new(locked: OwnedFd) -> Self {
+        Self(locked)
+    }
+}
+
+impl AsFd for StoreLock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for StoreLock {
+    fn drop(&mut self) {
+        release_lock(&self.0);
     }
 }
 
@@ -80,4 +108,23 @@ pub(super) fn store_error(error: io::Error) -> ToolError {
 pub(super) fn errno_store_error(errno: Errno) -> ToolError {
     let message = format!("the layers in the state directory cannot be used (error {})", errno.raw_os_error());
     ToolError::new(ErrorKind::Io, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::{is_locked, try_lock};
+
+    #[test]
+    fn a_lock_is_given_back_although_a_process_that_is_started_shares_its_descriptor() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = OwnedFd::from(std::fs::File::open(place.path()).unwrap());
+        let lock = try_lock(&directory).unwrap().unwrap();
+        let shared = lock.0.try_clone().unwrap();
+        assert!(is_locked(&directory) && try_lock(&directory).unwrap().is_none());
+        drop(lock);
+        assert!(!is_locked(&directory) && try_lock(&directory).unwrap().is_some());
+        drop(shared);
+    }
 }

@@ -4,6 +4,8 @@
 //!
 //! Not here: the review screen (`wrapped_run/review_screen.rs`), and what is removed without a decision (`gc.rs`).
 
+use std::path::Path;
+
 use clap::Subcommand;
 use ringfence_kernel::{Assurance, sanitize_json, sanitize_line};
 use serde_json::{Value, json};
@@ -125,7 +127,8 @@ pub(crate) fn run_layers_command(
                 return Ok(ERROR_REPLY);
             };
             if !changes.is_empty() {
-                return take_named(&person, &profile, &home_model(value)?, &changes);
+                let names: Vec<String> = changes.iter().map(|name| below_home(name, environment)).collect();
+                return take_named(&person, &profile, &home_model(value)?, &names);
             }
             match as_json {
                 true => print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS),
@@ -202,13 +205,19 @@ fn home_model(value: Value) -> Result<HomeReviewModel, CliError> {
     serde_json::from_value(value).map_err(|error| CliError::Review(error.to_string()))
 }
 
+/// The name of a change as a review has it. A shell makes an absolute path of `~/`.
+fn below_home(name: &str, environment: &Environment) -> String {
+    let home = environment.home.as_ref().and_then(|home| Path::new(name).strip_prefix(home).ok());
+    let relative = home.and_then(Path::to_str).or_else(|| name.strip_prefix("~/")).unwrap_or(name);
+    format!("~/{relative}")
+}
+
 /// Takes changes by their names in a review.
 fn take_named(person: &App, profile: &str, model: &HomeReviewModel, names: &[String]) -> Result<u8, CliError> {
     let mut choices = Vec::new();
-    for name in names {
-        let path = format!("~/{}", name.strip_prefix("~/").unwrap_or(name));
-        let Some(change) = model.changes.iter().find(|change| change.path == path) else {
-            let path = sanitize_line(&path);
+    for path in names {
+        let Some(change) = model.changes.iter().find(|change| change.path == *path) else {
+            let path = sanitize_line(path);
             print_error(&format!(
                 "`{path}` has no change to take; `ringfence layers home {profile}` lists the changes"
             ));

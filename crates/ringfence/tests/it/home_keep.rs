@@ -204,7 +204,9 @@ fn what_an_agent_changed_of_its_settings_is_reviewed_and_taken_by_choice() {
     }
     assert!(!shown.contains("cache") && !shown.contains("link.md") && !shown.contains("started"), "{shown}");
     // One value goes into the person's own file, and the rest of that stays.
-    let taken = layers(&["mine", "~/.mine.json#/servers", "~/.mine/settings.json"]);
+    // A shell makes an absolute path of the second.
+    let settings = site.home.join(".mine/settings.json");
+    let taken = layers(&["mine", "~/.mine.json#/servers", settings.to_str().unwrap()]);
     assert_eq!(taken.code, Some(0), "{taken:?}");
     assert!(taken.err.contains("your version of before is ~/.mine/settings.json.before-ringfence"), "{taken:?}");
     let read = |path: &str| fs::read_to_string(site.home.join(path)).unwrap();
