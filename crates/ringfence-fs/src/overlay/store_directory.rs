@@ -112,14 +112,13 @@ pub(super) fn errno_store_error(errno: Errno) -> ToolError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
-
     use super::{is_locked, try_lock};
+    use crate::sys::own_files::open_state;
 
     #[test]
     fn a_lock_is_given_back_although_a_process_that_is_started_shares_its_descriptor() {
         let place = tempfile::tempdir().unwrap();
-        let directory = OwnedFd::from(std::fs::File::open(place.path()).unwrap());
+        let directory = open_state(place.path()).unwrap();
         let lock = try_lock(&directory).unwrap().unwrap();
         let shared = lock.0.try_clone().unwrap();
         assert!(is_locked(&directory) && try_lock(&directory).unwrap().is_none());
