@@ -357,6 +357,8 @@ fn spawn_on_thread(
         JailBackend::Bwrap => bwrap_launcher::NAME,
     };
     command.arg0(name).env_clear().stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
+    // What a person types at the terminal is a signal for this process alone: it ends the runs, each with its reason.
+    command.process_group(0);
     let (say, hear) = mpsc::channel();
     let keeper = thread::Builder::new().name("jail-keeper".into()).spawn(move || {
         let started = command.spawn();
