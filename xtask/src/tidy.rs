@@ -122,7 +122,7 @@ fn regular_files_are_opened_in_one_file() {
         ("fs/src/overlay/stage.rs", "what is about to be committed, in a directory of our own"),
         ("fs/src/overlay/tree_removal.rs", "directories of a layer that is removed"),
         ("fs/src/overlay/upper.rs", "the layer that a program left, which is no mount's"),
-        ("fs/src/overlay/upper_cover.rs", "the upper directory of a running overlay, which is no mount's"),
+        ("fs/src/overlay/upper_cover.rs", "the upper directory of a running overlay, outside of every mount"),
         ("fs/src/overlay/view.rs", "a file without a name, to ask for the time"),
         ("fs/src/root/mod.rs", "contents, and directories that are held"),
         ("fs/src/root/resolver.rs", "the resolvers themselves"),

@@ -76,7 +76,8 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     live: bool,
     /// Longest time between two checkpoints of `--live`, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "live")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "live",
+        value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: u64,
     /// Pass escape sequences that speak to the terminal itself; nothing is asked at this terminal while it runs.
     #[arg(long)]

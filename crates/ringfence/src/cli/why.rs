@@ -191,8 +191,10 @@ impl RunHistory {
     fn not_found(&self, wanted: Option<&str>) -> CliError {
         let runs: Vec<&str> = self.last.iter().rev().map(String::as_str).collect();
         match wanted {
-            Some(wanted) => CliError::UnknownRun { wanted: wanted.to_owned(), known: runs.join(", ") },
-            None => CliError::NoRun,
+            Some(wanted) if !runs.is_empty() => {
+                CliError::UnknownRun { wanted: wanted.to_owned(), known: runs.join(", ") }
+            }
+            _ => CliError::NoRun,
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::site::{CliOutput, PROGRAM, TestSite, cli_output};
 
-/// Denies one host. The others need approval, which nobody gives.
+/// Denies one host. The others need approval, which is not given.
 const RULES: &str = "[[rules]]\nname = \"not this one\"\ndecision = \"deny\"\nhost = \"denied.ringfence-test.org\"\n";
 
 fn run(site: &TestSite, options: &[&str], script: &str) -> CliOutput {

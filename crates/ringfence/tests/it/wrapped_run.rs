@@ -265,6 +265,12 @@ fn a_run_that_cannot_start_says_why() {
     assert!(absent.err.contains("program `absent-program` not found on your PATH"), "{absent:?}");
     let profile = cli_output(wrapped(&site, &["--profile", "absent"], &["true"]).output().unwrap());
     assert!(profile.err.contains("unknown profile `absent`; available: aider, claude"), "{profile:?}");
+    let file = cli_output(wrapped(&site, &["--profile", "./absent.toml"], &["true"]).output().unwrap());
+    assert!(file.err.contains("cannot read the profile `absent`: there is no such file"), "{file:?}");
+    let never = cli_output(wrapped(&site, &["--live", "--checkpoint", "0"], &["true"]).output().unwrap());
+    assert!(never.code == Some(2) && never.err.contains("0 is not in 1.."), "{never:?}");
+    let run_of_none = site.run(&["why", "absent"]);
+    assert!(run_of_none.err.contains("no run in the audit log; start one with `ringfence run`"), "{run_of_none:?}");
     let none = site.run(&["layers", "review", "l-absent"]);
     assert_eq!(none.code, Some(1), "{none:?}");
     let rule = "[[rules]]\nname = \"no programs\"\ndecision = \"deny\"\ntool = \"run_program\"\n";

@@ -81,7 +81,7 @@ pub(crate) fn load_path<P: ProfileData>(path: &Path, environment: &Environment) 
         return Err(ProfileError::Invalid { kind: P::KIND, name: name.to_owned(), problem });
     }
     let absent = || {
-        let source = std::io::ErrorKind::NotFound.into();
+        let source = std::io::Error::new(std::io::ErrorKind::NotFound, "there is no such file");
         ProfileError::Read { kind: P::KIND, name: name.to_owned(), source }
     };
     parse(name, &read_profile::<P>(name, path)?.ok_or_else(absent)?, environment)
