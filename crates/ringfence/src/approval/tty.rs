@@ -25,8 +25,8 @@ use ringfence_kernel::{
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{geteuid, getpgrp};
-use rustix::termios::{QueueSelector, tcflush, tcgetpgrp};
+use rustix::process::geteuid;
+use rustix::termios::{QueueSelector, tcflush};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -212,10 +212,19 @@ pub fn tty_principal(environment: &Environment) -> Principal {
 pub(crate) fn open_terminal() -> io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NOCTTY.bits()).unwrap_or_default();
     let terminal = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/tty")?;
-    match tcgetpgrp(&terminal)? == getpgrp() {
+    match is_in_foreground(&std::fs::read_to_string("/proc/self/stat")?) {
         true => Ok(terminal),
         false => Err(io::Error::other("the terminal is in use by another program")),
     }
+}
+
+/// Whether our process group is the foreground one of our terminal. Both are 0 where they are outside of our PID namespace,
+/// as for a program that was started by `unshare --pid` or is the first of a container: it has no job control there, so
+/// the terminal is its own.
+fn is_in_foreground(stat: &str) -> bool {
+    // The second field may have anything in it, and ends with the last parenthesis.
+    let fields: Vec<&str> = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' ').collect()).unwrap_or_default();
+    matches!(fields.as_slice(), [_state, _parent, group, _session, _terminal, foreground, ..] if group == foreground)
 }
 
 /// A dialog on a thread of its own. Dropping it waits until the terminal is restored.
@@ -282,4 +291,24 @@ impl Drop for ArgumentsFile {
 /// Whether what the program says of itself goes to a terminal, and not to a file that others read too.
 pub(crate) fn stderr_is_terminal() -> bool {
     rustix::termios::isatty(rustix::stdio::stderr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_in_foreground;
+
+    #[test]
+    fn a_terminal_is_ours_where_our_group_is_its_foreground_one() {
+        let check = |stat: &str, expected: bool| assert_eq!(is_in_foreground(stat), expected, "{stat}");
+        check("12 (ringfence) R 1 12 12 34816 12 4194560 1\n", true);
+        check("12 (ringfence) R 1 12 12 34816 13 4194560 1\n", false);
+        // A name may have anything in it.
+        check("12 (a) R 1 5 5 0 5 (b) S 1 12 12 34816 13 4194560 1\n", false);
+        // The session is outside of our PID namespace.
+        check("1 (ringfence) R 0 0 0 34816 0 4194560 1\n", true);
+        // No terminal.
+        check("12 (ringfence) R 1 12 12 0 -1 4194560 1\n", false);
+        check("12 (ringfence) R 1 12", false);
+        check("", false);
+    }
 }

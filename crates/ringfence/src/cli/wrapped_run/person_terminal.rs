@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use rustix::fs::OFlags;
-use rustix::process::getsid;
+use rustix::io::Errno;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{
-    OptionalActions, QueueSelector, Termios, Winsize, isatty, tcflush, tcgetattr, tcgetsid, tcgetwinsize, tcsetattr,
+    OptionalActions, QueueSelector, Termios, Winsize, isatty, tcflush, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
 };
 
 /// The size where a terminal does not know its own.
@@ -31,8 +31,9 @@ pub(crate) struct PersonTerminal {
 impl PersonTerminal {
     /// The controlling terminal, if standard input and output are it.
     pub(crate) fn open() -> Option<Self> {
-        let session = getsid(None).ok()?;
-        let is_ours = |end: BorrowedFd<'_>| isatty(end) && tcgetsid(end).is_ok_and(|other| other == session);
+        // Only of its controlling terminal a process may ask this. The group has no number where it is outside of our
+        // PID namespace, and neither has our session: identifiers of sessions could not be compared.
+        let is_ours = |end: BorrowedFd<'_>| isatty(end) && matches!(tcgetpgrp(end), Ok(_) | Err(Errno::OPNOTSUPP));
         if !is_ours(stdin()) || !is_ours(stdout()) {
             return None;
         }

@@ -20,6 +20,7 @@ use ringfence_kernel::{
 };
 use ringfence_sandbox::{SignalSource as _, TerminalRelay as _};
 use ringfence_testkit::patience::PATIENCE;
+use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -58,6 +59,20 @@ follow() {
 follow
 echo "end $status" >&3
 "#;
+
+/// A PID namespace in which our session, its process groups and its leader have no number.
+pub(crate) const PID_NAMESPACE: &[&str] =
+    &["unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child"];
+
+/// Whether a user may have one.
+pub(crate) fn has_pid_namespaces() -> bool {
+    let found = Command::new(PID_NAMESPACE[0]).args(&PID_NAMESPACE[1..]).arg("true").status();
+    if !found.is_ok_and(|status| status.success()) {
+        skip_without(Requirement::UserNamespaces, "`unshare --user --pid` is refused or missing");
+        return false;
+    }
+    true
+}
 
 /// A pair of master and slave of a new terminal.
 pub(crate) fn open_terminal_pair() -> (File, File) {

@@ -7,7 +7,9 @@ use ringfence_testkit::requirement::{Requirement, skip_without};
 use rustix::process::{Signal, kill_process};
 
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
-use crate::cli::wrapped_run::relay_fixture::{RelayTerminal, relay_command, run_relay_process};
+use crate::cli::wrapped_run::relay_fixture::{
+    PID_NAMESPACE, RelayTerminal, has_pid_namespaces, relay_command, run_relay_process,
+};
 
 /// A full-screen program: draws its size, says each key that it reads, and does what some of them say.
 const FULL_SCREEN: &str = r#"exec python3 - 4<&0 <<'PYTHON'
@@ -249,6 +251,25 @@ fn a_question_is_asked_in_place_and_the_program_draws_again() {
     // No key of the question came to the program.
     terminal.press("z");
     assert!(!terminal.until("KEY 7a").contains("KEY"));
+    terminal.press("q");
+    assert_eq!(terminal.end(), "end 7 true");
+}
+
+#[test]
+fn a_question_is_asked_where_the_session_is_outside_of_the_pid_namespace() {
+    if !has_python() || !has_pid_namespaces() {
+        return;
+    }
+    let shell = format!("exec {} ", PID_NAMESPACE.join(" "));
+    let mut terminal = RelayTerminal::start_with(FULL_SCREEN, &shell);
+    terminal.until("PAINT 24x80");
+    terminal.press("?");
+    terminal.until("[y] yes");
+    terminal.press("y");
+    terminal.until("fetch_url: approved");
+    terminal.until("PAINT 24x80");
+    terminal.press("\x1a");
+    terminal.until("BACK");
     terminal.press("q");
     assert_eq!(terminal.end(), "end 7 true");
 }
