@@ -28,6 +28,7 @@ const FILES_PER_DIRECTORY: usize = 250;
 struct RunRow {
     name: &'static str,
     script: &'static str,
+    workspace: &'static str,
     rounds: usize,
     goal: RunGoal,
     /// For work with caches: its toolchain, and a directory of the workspace that is removed before each round. `bwrap` and
@@ -49,11 +50,31 @@ enum RunGoal {
     Ratio(f64),
 }
 
-const ROWS: [RunRow; 7] = [
-    RunRow { name: "start of `true`", script: "true", rounds: 60, goal: RunGoal::Over(15.0), cached: None },
+/// The workspace with the repository and the projects, and one with a single file.
+const LARGE: &str = "workspace";
+const SMALL: &str = "small";
+
+const ROWS: [RunRow; 8] = [
+    RunRow {
+        name: "start of `true`",
+        script: "true",
+        workspace: SMALL,
+        rounds: 60,
+        goal: RunGoal::Over(15.0),
+        cached: None,
+    },
+    RunRow {
+        name: "start of `true`, 200,000 files",
+        script: "true",
+        workspace: LARGE,
+        rounds: 30,
+        goal: RunGoal::Over(15.0),
+        cached: None,
+    },
     RunRow {
         name: "`git status`, 100,000 files",
         script: "git -C repository status --short",
+        workspace: LARGE,
         rounds: 9,
         goal: RunGoal::Ratio(1.15),
         cached: None,
@@ -61,6 +82,7 @@ const ROWS: [RunRow; 7] = [
     RunRow {
         name: "10,000 processes",
         script: "i=0; while [ $i -lt 10000 ]; do /bin/true; i=$((i+1)); done",
+        workspace: LARGE,
         rounds: 3,
         goal: RunGoal::Ratio(1.15),
         cached: None,
@@ -68,6 +90,7 @@ const ROWS: [RunRow; 7] = [
     RunRow {
         name: "200 MB written and read",
         script: "dd if=/dev/zero of=big bs=1M count=200 2>/dev/null; cat big > /dev/null; rm big",
+        workspace: LARGE,
         rounds: 7,
         goal: RunGoal::Ratio(1.15),
         cached: None,
@@ -75,6 +98,7 @@ const ROWS: [RunRow; 7] = [
     RunRow {
         name: "`npm ci`, warm",
         script: "cd node && npm ci --offline --no-audit --no-fund --silent",
+        workspace: LARGE,
         rounds: 5,
         goal: RunGoal::Ratio(1.15),
         cached: Some(CachedWork { toolchain: "node", made: "node/node_modules" }),
@@ -82,6 +106,7 @@ const ROWS: [RunRow; 7] = [
     RunRow {
         name: "`cargo build`, warm cache",
         script: "cd rust && cargo build --offline --quiet",
+        workspace: LARGE,
         rounds: 3,
         goal: RunGoal::Ratio(1.15),
         cached: Some(CachedWork { toolchain: "rust", made: "rust/target" }),
@@ -89,6 +114,7 @@ const ROWS: [RunRow; 7] = [
     RunRow {
         name: "`pytest`",
         script: "cd python && venv/bin/python -m pytest -q -p no:cacheprovider",
+        workspace: LARGE,
         rounds: 5,
         goal: RunGoal::Ratio(1.15),
         cached: Some(CachedWork { toolchain: "python", made: "python/made" }),
@@ -122,7 +148,7 @@ struct Runner {
 pub(crate) fn run() -> bool {
     let Some(release) = build_release() else { return false };
     let dir = root().join("target/tmp/bench-run");
-    let workspace = dir.join("workspace");
+    let workspace = dir.join(LARGE);
     if let Err(error) = make_workspace(&dir, &workspace) {
         print_status(&format!("the workspace for the bench cannot be made: {error}"));
         return false;
@@ -134,7 +160,7 @@ pub(crate) fn run() -> bool {
             None
         }
     };
-    let runners = runners(&dir, &workspace, release, tools.clone().unwrap_or_default());
+    let runners = runners(&dir, release, tools.clone().unwrap_or_default());
     let titles: Vec<&str> = runners.iter().map(|runner| runner.name).collect();
     print_status(&format!("medians in milliseconds, interleaved\n\n| | {} | goal |", titles.join(" | ")));
     print_status(&format!("|---|{}---|", "---:|".repeat(titles.len())));
@@ -186,6 +212,7 @@ pub(crate) fn run() -> bool {
     let row = RunRow {
         name: "keystrokes",
         script: bench_keystrokes::COPY_INPUT,
+        workspace: SMALL,
         rounds: 1,
         goal: RunGoal::Over(bench_keystrokes::GOAL),
         cached: None,
@@ -215,13 +242,13 @@ impl BenchTools {
     }
 }
 
-fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) -> Vec<Runner> {
+fn runners(dir: &Path, release: PathBuf, tools: BenchTools) -> Vec<Runner> {
     let shell = |mut command: Command, workspace: &Path| {
         command.current_dir(workspace).stdin(Stdio::null());
         command
     };
     let bare = {
-        let (workspace, home, tools) = (workspace.to_owned(), dir.join("home"), tools.clone());
+        let (workspaces, home, tools) = (dir.to_owned(), dir.join("home"), tools.clone());
         Runner {
             name: "bare",
             command: Box::new(move |row| {
@@ -230,12 +257,12 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) ->
                 if row.cached.is_some() {
                     command.env("HOME", &home).env("PATH", tools.search_path());
                 }
-                shell(command, &workspace)
+                shell(command, &workspaces.join(row.workspace))
             }),
         }
     };
     let ours = {
-        let (workspace, home, state) = (workspace.to_owned(), dir.join("home"), dir.join("state"));
+        let (workspaces, home, state) = (dir.to_owned(), dir.join("home"), dir.join("state"));
         let config = dir.join("config.toml");
         Runner {
             name: "ringfence run",
@@ -250,21 +277,22 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) ->
                     command.args(["run", "--end", "drop"]);
                 }
                 command.args(["--profile", "none", "--", "sh", "-c", row.script]);
-                shell(command, &workspace)
+                shell(command, &workspaces.join(row.workspace))
             }),
         }
     };
     let mut all = vec![bare, ours];
     if has_program("bwrap") {
-        let workspace = workspace.to_owned();
+        let workspaces = dir.to_owned();
         all.push(Runner {
             name: "bwrap",
             command: Box::new(move |row| {
                 let mut command = Command::new("bwrap");
                 command.args(["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev"]);
+                let workspace = workspaces.join(row.workspace);
                 command.args(["--proc", "/proc", "--tmpfs", "/tmp", "--bind"]).arg(&workspace).arg(&workspace);
                 command.args(["--", "sh", "-c", row.script]);
-                shell(command, &workspace)
+                shell(command, &workspaces.join(row.workspace))
             }),
         });
     }
@@ -272,13 +300,13 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) ->
     if fs::create_dir_all(&srt_dir).is_ok()
         && let Some(modules) = fetch_node_packages(&srt_dir, &[SRT_PACKAGE])
     {
-        let (workspace, program) = (workspace.to_owned(), modules.join(".bin/srt"));
+        let (workspaces, program) = (dir.to_owned(), modules.join(".bin/srt"));
         let srt = Runner {
             name: "srt",
             command: Box::new(move |row| {
                 let mut command = Command::new(&program);
-                command.args(["sh", "-c", &format!("'{}'", row.script.replace('\'', "'\\''"))]);
-                shell(command, &workspace)
+                command.args(["-c", row.script]);
+                shell(command, &workspaces.join(row.workspace))
             }),
         };
         if (srt.command)(&ROWS[0]).output().is_ok_and(|ended| ended.status.success()) {
@@ -292,9 +320,10 @@ fn runners(dir: &Path, workspace: &Path, release: PathBuf, tools: BenchTools) ->
 
 fn make_workspace(dir: &Path, workspace: &Path) -> io::Result<()> {
     let repository = workspace.join("repository");
-    for made in [dir.join("home"), dir.join("state"), repository.clone()] {
+    for made in [dir.join("home"), dir.join("state"), dir.join(SMALL), repository.clone()] {
         fs::create_dir_all(made)?;
     }
+    fs::write(dir.join(SMALL).join("README.md"), "# Small\n")?;
     if repository.join(".git/index").is_file() {
         return Ok(());
     }

@@ -306,9 +306,11 @@ fn matches_pieces(pieces: &[&str], name: &str) -> bool {
     let [first, middle @ .., last] = pieces else { return false };
     let Some(rest) = name.strip_prefix(first) else { return false };
     let Some(mut rest) = rest.strip_suffix(last) else { return false };
-    middle.iter().all(|piece| match rest.split_once(piece) {
-        Some((_, behind)) => {
-            rest = behind;
+    // Names are short and every name of a workspace comes here: to prepare a search costs more than to compare.
+    let find = |rest: &str, piece: &str| rest.as_bytes().windows(piece.len()).position(|part| part == piece.as_bytes());
+    middle.iter().filter(|piece| !piece.is_empty()).all(|piece| match find(rest, piece) {
+        Some(at) => {
+            rest = &rest[at + piece.len()..];
             true
         }
         None => false,

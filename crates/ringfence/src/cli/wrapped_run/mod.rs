@@ -211,6 +211,8 @@ impl WrappedRun {
     ) -> Result<Self, WrappedRunError> {
         // What lands is a change of the workspace, and not one of others.
         settings.wrapped.follow_workspace &= options.checkpoints.is_none();
+        // The run is in a jail of its own kind: none that is made ahead would be used.
+        settings.run_code.waiting_jails = 0;
         let words = options.command.iter().map(|word| word.to_str().map(str::to_owned));
         let words: Vec<String> = words.collect::<Option<_>>().ok_or(WrappedRunError::NotText)?;
         let named = words.first().map(String::as_str).unwrap_or_default();
