@@ -21,14 +21,17 @@ pub(crate) const HOME: &str = "/tmp/home";
 pub(crate) const SYSTEM_PATH: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-const BASE_VARIABLES: [(&str, &str); 18] = [
-    // Reading a repository does not write to it, and git does not repack it by itself.
+const BASE_VARIABLES: [(&str, &str); 20] = [
+    // Reading a repository does not write to it, and git does not repack it by itself. The owner of files is another number
+    // inside than in the index, which must not mean that git reads each of them.
     ("GIT_OPTIONAL_LOCKS", "0"),
-    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_CONFIG_COUNT", "3"),
     ("GIT_CONFIG_KEY_0", "gc.auto"),
     ("GIT_CONFIG_VALUE_0", "0"),
     ("GIT_CONFIG_KEY_1", "maintenance.auto"),
     ("GIT_CONFIG_VALUE_1", "0"),
+    ("GIT_CONFIG_KEY_2", "core.checkStat"),
+    ("GIT_CONFIG_VALUE_2", "minimal"),
     ("HOME", HOME),
     ("USER", etc::USER),
     ("LOGNAME", etc::USER),

@@ -5,6 +5,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -55,6 +56,25 @@ fn what_is_kept_is_one_change_and_is_undone_to_the_byte() {
     let log = site.run(&["log"]);
     assert_eq!(log.out.lines().count(), 1, "{log:?}");
     assert_eq!(site.run(&["undo"]).code, Some(0));
+    assert_eq!(site.tree(), before);
+}
+
+#[test]
+fn to_look_at_a_repository_is_no_change() {
+    let site = TestSite::new();
+    site.write("src/main.txt", "before\n");
+    // Of a file that is as young as the index, git looks at the contents.
+    let file = std::fs::File::options().write(true).open(site.workspace.join("src/main.txt")).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
+    let add = "git init -q . && git add -A && git -c user.name=a -c user.email=a@example.org commit -qm first";
+    assert!(Command::new("sh").args(["-c", add]).current_dir(&site.workspace).status().unwrap().success());
+    let before = site.tree();
+    // An index that is written anew was compared with other numbers of owners, and every file was read.
+    let look =
+        "index=$(sha1sum .git/index); git status --short; git diff HEAD; [ \"$index\" = \"$(sha1sum .git/index)\" ]";
+    let ended = run(&site, &["--end", "later"], look);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(has_no_layer(&site));
     assert_eq!(site.tree(), before);
 }
 

@@ -61,7 +61,7 @@ use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
 use crate::cli::wrapped_run::profile_files::{ProfileError, is_profile_file, not_allowed};
 use crate::cli::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
-use crate::cli::wrapped_run::run_environment::{RunEnvironment, kept_home_files, reviewed_home_files};
+use crate::cli::wrapped_run::run_environment::{RunEnvironment, git_config, kept_home_files, reviewed_home_files};
 use crate::cli::wrapped_run::run_messages::RunMessages;
 use crate::cli::wrapped_run::run_toolchains::RunToolchains;
 use crate::cli::wrapped_run::sequence_policy::FilterOptions;
@@ -236,8 +236,9 @@ impl WrappedRun {
             profile.credentials.iter().filter(|known| !settings.credentials.iter().any(|set| set.name == known.name));
         let wanted: Vec<_> = settings.credentials.iter().chain(own).cloned().collect();
         let credentials = RunCredentials::read(&wanted, environment, &launcher)?;
-        let identity = person_git_identity(environment);
-        let mut run = RunEnvironment::new(&profile, &credentials, environment, &identity, &workspace);
+        let user = wrapped_user(environment, home.clone());
+        let git_config = git_config(&person_git_identity(environment), &user);
+        let mut run = RunEnvironment::new(&profile, &credentials, environment, git_config, &workspace);
         let home_keep = HomeKeepRequest::new(&profile, &workspace, &settings);
         let interceptor = intercept(credentials, &settings, &mut run)?;
         run.notes.extend(run_toolchains.notes);
@@ -251,7 +252,6 @@ impl WrappedRun {
         hosts.dedup();
         let ports = RunPorts::new(&profile, &options)?;
         let lookups: Option<Arc<Mutex<Vec<PathLookup>>>> = options.learns.then(Arc::default);
-        let person_home = home.clone();
         let is_running = Arc::new(AtomicBool::new(false));
         let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {
@@ -266,7 +266,7 @@ impl WrappedRun {
             program: program.clone(),
             profile: profile.name.clone(),
             workspace_path: workspace,
-            identity: wrapped_user(environment, home),
+            identity: user,
             env: run.variables,
             files: run.files,
             home_files: run.home_files,
@@ -295,7 +295,7 @@ impl WrappedRun {
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
         let learned = lookups.map(|lookups| {
             let session = app.session.id.clone();
-            LearnedRun { session, home: person_home, lookups }
+            LearnedRun { session, home, lookups }
         });
         let checkpoints = options.checkpoints;
         if checkpoints.is_some() {

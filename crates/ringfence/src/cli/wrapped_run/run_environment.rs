@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use ringfence_fs::has_credential;
 use ringfence_git::GitIdentity;
 use ringfence_kernel::HomeFile;
-use ringfence_sandbox::PlacedFile;
+use ringfence_sandbox::{PlacedFile, WrappedUser};
+use rustix::process::{getegid, geteuid};
 
 use crate::cli::wrapped_run::credentials::RunCredentials;
 use crate::cli::wrapped_run::profile::AgentProfile;
@@ -49,7 +50,7 @@ impl RunEnvironment {
         profile: &AgentProfile,
         credentials: &RunCredentials,
         environment: &Environment,
-        identity: &GitIdentity,
+        git_config: String,
         workspace: &Path,
     ) -> Self {
         let mut run = Self::default();
@@ -60,9 +61,8 @@ impl RunEnvironment {
                 run.home_files.push(HomeFile { path: path.into(), contents: text.into_bytes() });
             }
         }
-        if *identity != GitIdentity::default() {
-            let contents = identity.to_config().into_bytes();
-            run.home_files.push(HomeFile { path: ".gitconfig".into(), contents });
+        if !git_config.is_empty() {
+            run.home_files.push(HomeFile { path: ".gitconfig".into(), contents: git_config.into_bytes() });
         }
         run.files = profile.files.iter().map(|(path, text)| placed(path, text.as_bytes())).collect();
         if let Ok(zone) = std::fs::read("/etc/localtime") {
@@ -137,6 +137,16 @@ impl CopyBudget {
     }
 }
 
+/// The person's own settings of git, as far as the program gets them.
+pub(crate) fn git_config(identity: &GitIdentity, user: &WrappedUser) -> String {
+    let mut config = if *identity == GitIdentity::default() { String::new() } else { identity.to_config() };
+    if [user.uid, user.gid] != [geteuid().as_raw(), getegid().as_raw()] {
+        // The index has other owners than git sees. It would read every file, and write the index anew.
+        config.push_str("[core]\n\tcheckStat = minimal\n");
+    }
+    config
+}
+
 fn placed(path: &str, contents: &[u8]) -> PlacedFile {
     PlacedFile { path: path.into(), contents: contents.to_vec() }
 }
@@ -208,7 +218,7 @@ mod tests {
 
     fn run(profile: &AgentProfile, environment: &Environment) -> RunEnvironment {
         let credentials = RunCredentials::default();
-        RunEnvironment::new(profile, &credentials, environment, &GitIdentity::default(), Path::new("/home/ada/a \"b\""))
+        RunEnvironment::new(profile, &credentials, environment, String::new(), Path::new("/home/ada/a \"b\""))
     }
 
     #[test]
@@ -243,6 +253,18 @@ mod tests {
             run.home_files.iter().map(|file| (file.path.to_str().unwrap(), file.contents.as_slice())).collect();
         assert_eq!(files, [(".agent/commands/a.md", "text".as_bytes()), ("x", b"in /home/ada/a \\\"b\\\"")]);
         assert_eq!(run.notes, ["`~/.agent/key.json` may contain a key and is not copied"]);
+    }
+
+    #[test]
+    fn git_compares_no_owners_where_they_have_other_numbers() {
+        let identity = GitIdentity { name: Some("Ada".to_owned()), email: None };
+        let user = |uid, gid| WrappedUser { name: "ada".into(), home: "/".into(), shell: "/bin/sh".into(), uid, gid };
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        assert_eq!(git_config(&identity, &user(uid, gid)), "[user]\n\tname = \"Ada\"\n");
+        assert_eq!(git_config(&GitIdentity::default(), &user(uid, gid)), "");
+        let renumbered = "[core]\n\tcheckStat = minimal\n";
+        assert_eq!(git_config(&GitIdentity::default(), &user(uid + 1, gid)), renumbered);
+        assert_eq!(git_config(&GitIdentity::default(), &user(uid, gid + 1)), renumbered);
     }
 
     #[test]
