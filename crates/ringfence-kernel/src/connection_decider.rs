@@ -106,14 +106,12 @@ impl<'a> ConnectionDecider<'a> {
         }
     }
 
-    /// Records what was decided before the program ended, and ports whose question has no answer. What else was not decided is
-    /// not decided any more.
+    /// Records what was decided before the program ended, and what was held until then. What else was not decided is not
+    /// decided any more.
     pub fn finish(&self, channel: &dyn EgressChannel) {
         for held in self.held.take() {
-            if held.access.action == PolicyAction::Listen {
-                let error = self.unanswered_error(&held);
-                self.refuse(held, error);
-            }
+            let error = self.unanswered_error(&held);
+            self.refuse(held, error);
         }
         while let Some(attempt) = channel.next_attempt() {
             if attempt.refusal.is_some() || !attempt.is_undecided() {

@@ -17,11 +17,11 @@ use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::bwrap::JailBackend;
+use crate::call_recorder::CallRecorder;
 use crate::environment::PROXY_PORT;
 use crate::jail::{self, JailBlueprint, JailRoot};
 use crate::lock_budget::FileLockBudget;
 use crate::lockdown::{self, ProgramSession, drop_capabilities};
-use crate::lookup_recorder::LookupRecorder;
 use crate::memory_monitor::{MemoryMonitor, ProcessSource, memory_mounts};
 use crate::mounts::{READ_ONLY, clone_mount};
 use crate::name_network::open_name_network;
@@ -35,6 +35,7 @@ use crate::run_mounts::{self, JailOverlay, SCRIPT_DIR};
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, CallAnswer, ForkResult, MountFlagScope};
 use crate::terminal::{JailTerminal, TerminalSize};
+use crate::wrapped_environment::RecordedCalls;
 use crate::wrapped_mounts::{self, WorkspaceOverlay};
 
 /// File in the directory of the run's own files that says what was refused.
@@ -160,15 +161,15 @@ impl<'a> PreparedJail<'a> {
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
         let master = self.terminal.as_ref().map(JailTerminal::master);
-        let lookups = spec.wrapped.as_ref().filter(|wrapped| wrapped.records_lookups);
-        let lookups = lookups.map(|_| memfd_create("lookups", MemfdFlags::CLOEXEC)).transpose();
-        let lookups = lookups.map_err(SetupStep::Place.failed())?;
+        let recorded = spec.wrapped.as_ref().map(|wrapped| wrapped.recorded).unwrap_or_default();
+        let records = (!recorded.is_empty()).then(sys::message_pair).transpose();
+        let (records, recorder) = records.map_err(SetupStep::Place.failed())?.unzip();
         let overlay = mounted.as_ref().into_iter().flat_map(WorkspaceOverlay::descriptors);
-        let of_wrapped = overlay.chain(network.iter().chain(&refusals).chain(&lookups).map(AsFd::as_fd));
+        let of_wrapped = overlay.chain(network.iter().chain(&refusals).chain(&records).map(AsFd::as_fd));
         let given: Vec<BorrowedFd<'_>> = of_wrapped.chain(master).chain(upper).collect();
         let _ = started.send(reply.as_fd(), &given);
         // The host has them, and the end of the mount is not to wait for this process.
-        drop((mounted, network, refusals));
+        drop((mounted, network, refusals, records));
         let terminal = self.terminal.take().map(JailTerminal::into_program_side);
         let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
         let processes = if self.root.has_proc {
@@ -181,7 +182,7 @@ impl<'a> PreparedJail<'a> {
             &self.sigchld_fd,
             LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next())
                 .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter))
-                .with_lookups(lookups),
+                .with_recorder(recorder, recorded),
             control,
         ))
     }
@@ -307,7 +308,7 @@ pub(crate) struct LimitMonitor<'a> {
     cpu: Duration,
     processes: ProcessSource<'a>,
     renames: RenameRequests<'a>,
-    lookups: Option<LookupRecorder<'a>>,
+    recorder: Option<CallRecorder<'a>>,
 }
 
 impl<'a> LimitMonitor<'a> {
@@ -321,7 +322,7 @@ impl<'a> LimitMonitor<'a> {
         let memory = (!spec.memory_by_cgroup).then(watch);
         let locks = FileLockBudget::within(spec.limits.memory_bytes);
         let (cpu, renames) = (spec.limits.cpu.max(Duration::from_secs(1)), RenameRequests::new(None, processes));
-        Self { memory, locks, requests, cpu, processes, renames, lookups: None }
+        Self { memory, locks, requests, cpu, processes, renames, recorder: None }
     }
 
     /// Has directories of the workspace renamed that its overlay does not rename.
@@ -329,9 +330,9 @@ impl<'a> LimitMonitor<'a> {
         Self { renames: RenameRequests::new(Some(isolation), self.processes), ..self }
     }
 
-    /// Records paths that are looked for in vain, where there is a file for them.
-    fn with_lookups(self, file: Option<OwnedFd>) -> Self {
-        Self { lookups: file.map(|file| LookupRecorder::new(file, self.processes)), ..self }
+    /// Records calls, where the host wants to know of them.
+    fn with_recorder(self, host: Option<OwnedFd>, recorded: RecordedCalls) -> Self {
+        Self { recorder: host.map(|host| CallRecorder::new(host, recorded, self.processes)), ..self }
     }
 
     /// Until a child ended, or there is something to do about memory.
@@ -367,8 +368,8 @@ impl<'a> LimitMonitor<'a> {
         let Some(requests) = &self.requests else { return };
         match sys::next_notification(requests.as_fd()) {
             Ok(Some(call)) => {
-                let call = match &mut self.lookups {
-                    Some(lookups) => lookups.take(requests.as_fd(), call),
+                let call = match &mut self.recorder {
+                    Some(recorder) => recorder.take(requests.as_fd(), call),
                     None => Some(call),
                 };
                 let Some(call) = call.and_then(|call| self.renames.take(requests.as_fd(), call)) else { return };

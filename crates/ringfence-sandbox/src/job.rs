@@ -120,8 +120,8 @@ pub struct StartedProgram {
     pub network: ProgramNetwork,
     /// The program finds what is written here at `/run/ringfence/refused`.
     pub refusals: File,
-    /// Paths that it looked for in vain, if they are recorded.
-    pub lookups: Option<File>,
+    /// Records of its calls, if there are any.
+    pub records: Option<OwnedFd>,
 }
 
 /// Output stream of a program.

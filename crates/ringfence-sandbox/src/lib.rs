@@ -9,6 +9,7 @@ mod background_job;
 mod bwrap;
 mod bwrap_init;
 mod bwrap_launcher;
+mod call_recorder;
 mod cargo_home;
 mod cgroup;
 mod cgroup_paths;
@@ -31,7 +32,6 @@ mod layer_source;
 mod limits;
 mod lock_budget;
 mod lockdown;
-mod lookup_recorder;
 mod memory_monitor;
 mod mount_points;
 mod mounted_overlay;
@@ -74,6 +74,7 @@ mod wrapped_environment;
 mod wrapped_mounts;
 
 pub use bwrap::{JailFallback, needs_bwrap_fallback};
+pub use call_recorder::{CallRecord, CallSink, PathLookup, ProgramStart};
 pub use command_session::{CommandSessions, JobStatus};
 pub use diagnose::{
     SandboxDenial, SandboxDenialKind, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial,
@@ -85,7 +86,6 @@ pub use job::{
     ExitReason, JailError, JailFile, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram,
 };
 pub use limits::JailLimits;
-pub use lookup_recorder::PathLookup;
 pub use mounted_overlay::MountedOverlay;
 pub use output::{CapturedOutput, HeadTailBuffer};
 pub use program::{JailProgram, OtherChanges, ProgramChanges};
@@ -105,7 +105,9 @@ pub use terminal::{TerminalRelay, TerminalSize};
 pub use tool_caches::{ToolCache, ToolCacheProblem};
 pub use toolchains::{Toolchain, detect};
 pub use workspace_follower::RunNews;
-pub use wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
+pub use wrapped_environment::{
+    PlacedFile, RecordedCalls, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser,
+};
 
 /// For a server that runs for long: workers come and go, each on a heap of its own, and glibc gives little of those back.
 pub fn limit_malloc_arenas() {

@@ -28,7 +28,7 @@ use crate::landlock_rules::{LandlockEnforcement, LandlockError, LandlockRules, w
 use crate::limits::MemoryLimiter;
 use crate::protocol::{MAX_MESSAGE_BYTES, RunSpec, SetupError, SetupStep, SpawnerReply};
 use crate::run_mounts::WORKSPACE;
-use crate::seccomp::{SeccompError, SeccompFilters, install_with_lookups};
+use crate::seccomp::{SeccompError, SeccompFilters, install_with_recorded};
 use crate::sys;
 
 /// Writable paths, besides the workspace, which is not mounted yet at this time.
@@ -194,8 +194,8 @@ fn lock_down(
         return Err(SetupStep::Landlock.failed()(Errno::NOSYS).into());
     }
     drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
-    let records_lookups = spec.wrapped.as_ref().is_some_and(|wrapped| wrapped.records_lookups);
-    let install = || match records_lookups.then(|| install_with_lookups(keeper)).transpose()?.flatten() {
+    let recorded = spec.wrapped.as_ref().map(|wrapped| wrapped.recorded).filter(|recorded| !recorded.is_empty());
+    let install = || match recorded.map(|recorded| install_with_recorded(keeper, recorded)).transpose()?.flatten() {
         Some(requests) => Ok(Some(requests)),
         None => filter.install(keeper),
     };

@@ -22,6 +22,7 @@ use crate::limits::JailLimits;
 use crate::program_network::NetworkHandle;
 use crate::sys;
 use crate::terminal::TerminalSize;
+use crate::wrapped_environment::RecordedCalls;
 
 /// Larger orders are refused by who gives them.
 pub(crate) const MAX_RUN_SPEC_BYTES: usize = 64 << 20;
@@ -103,7 +104,7 @@ pub(crate) enum SpawnerReply {
     Mapped,
     /// The program runs, with this isolation. With the upper directory if that is in memory; for a wrapped program, with
     /// the root of the workspace's overlay, the configuration of that mount, the program's network, the file of its refusals,
-    /// that of its lookups if they are recorded, and the master of its terminal if it has one.
+    /// the socket of records if there are any, and the master of its terminal if it has one.
     Started {
         proc: bool,
     },
@@ -299,8 +300,7 @@ pub(crate) struct WrappedSpec {
     pub(crate) home_layer: LayerPath,
     pub(crate) caches: Vec<CacheSpec>,
     pub(crate) terminal: Option<TerminalSize>,
-    /// Whether paths that it looks for in vain are recorded.
-    pub(crate) records_lookups: bool,
+    pub(crate) recorded: RecordedCalls,
 }
 
 /// A cache under a layer.
@@ -477,14 +477,14 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MalformedMessage> {
 }
 
 /// A path by its bytes; serde's own format of it is text.
-mod path_bytes {
+pub(crate) mod path_bytes {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
         OsStr::serialize(path.as_os_str(), serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
         OsString::deserialize(deserializer).map(PathBuf::from)
     }
 }
@@ -551,7 +551,7 @@ mod tests {
                 masked_directories: vec![OsString::from_vec(vec![0xfc]).into()],
             }],
             terminal: Some(TerminalSize { rows: 24, columns: 80 }),
-            records_lookups: true,
+            recorded: RecordedCalls { lookups: true, starts: false },
         }
     }
 

@@ -307,12 +307,8 @@ impl<'a> ProgramRun<'a> {
         self.upper = Some(upper.map_err(JailError::io("hold a layer on disk"))?);
         if let Some((network, refusals)) = descriptors.next().zip(descriptors.next()) {
             let network = self.program_network(network);
-            let lookups = if wrapped.records_lookups { descriptors.next() } else { None };
-            self.observer.on_started(StartedProgram {
-                network,
-                refusals: File::from(refusals),
-                lookups: lookups.map(File::from),
-            });
+            let records = if wrapped.recorded.is_empty() { None } else { descriptors.next() };
+            self.observer.on_started(StartedProgram { network, refusals: File::from(refusals), records });
         }
         if let Some((terminal, master)) = self.terminal().zip(descriptors.next()) {
             terminal.relay.on_opened(master);

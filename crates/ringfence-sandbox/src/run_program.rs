@@ -9,8 +9,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{Read as _, Seek as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -19,7 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{
     CallContext, CallLimits, ConnectionDecider, DuplicateToolError, EgressChannel, ErrorKind, HomeFile,
     LayerDescription, LayerSummary, NET_MOUNT, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool,
@@ -28,10 +25,10 @@ use ringfence_kernel::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::call_recorder::{CallSink, pass_on_records};
 use crate::job::{ExitReason, JailJob, OutputCapture, OutputStream, ProgramObserver, RunResult, StartedProgram};
 use crate::layer_disk_bound::LayerDiskBound;
 use crate::limits::JailLimits;
-use crate::lookup_recorder::{PathLookup, parse_lookups};
 use crate::mounted_overlay::MountedOverlay;
 use crate::port_offers::{ProgramPorts, listen_access};
 use crate::program_runner::{ProgramRunner, tool_error};
@@ -41,7 +38,9 @@ use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
 use crate::toolchains::Toolchain;
 use crate::workspace_follower::{RunNews, WorkspaceFollower};
-use crate::wrapped_environment::{PlacedFile, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser};
+use crate::wrapped_environment::{
+    PlacedFile, RecordedCalls, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser,
+};
 
 /// Name of the tool, for rules.
 pub const RUN_PROGRAM: &str = "run_program";
@@ -73,8 +72,8 @@ pub struct WrappedRunSetup {
     pub published_ports: Vec<PublishedPort>,
     /// Ports of this machine's `127.0.0.1` that the program reaches at the same address.
     pub connected_ports: Vec<u16>,
-    /// Gets the paths that it looked for in vain, for a run that records them.
-    pub lookups: Option<Arc<Mutex<Vec<PathLookup>>>>,
+    /// Gets the calls of a run that are recorded, while it runs.
+    pub calls: Option<Arc<dyn CallSink>>,
     /// Caches of toolchains below the home directory.
     pub caches: Vec<ToolCache>,
     pub limits: JailLimits,
@@ -279,7 +278,7 @@ impl RunProgramTool {
                 .collect(),
             files: setup.files.clone(),
             terminal,
-            records_lookups: setup.lookups.is_some(),
+            recorded: setup.calls.as_ref().map_or(RecordedCalls::default(), |calls| calls.recorded()),
         };
         let job = JailJob {
             argv: setup.command.clone(),
@@ -296,7 +295,7 @@ impl RunProgramTool {
             network: None,
             wrapped: Some(&wrapped),
         };
-        let (refusals, lookups) = (RefusalsFile::default(), RefCell::default());
+        let (refusals, records) = (RefusalsFile::default(), RefCell::default());
         let connections = ConnectionDecider::new(cx).with_refusal_listener(|error| refusals.add(&error.message));
         let uppers = [&layer.workspace().upper, &home_layer.upper].map(AsFd::as_fd);
         let caches = layer.caches().into_iter().map(|cache| cache.upper.as_fd()).collect();
@@ -307,7 +306,7 @@ impl RunProgramTool {
             egress: egress.as_deref(),
             connections,
             refusals: &refusals,
-            lookups: &lookups,
+            records: &records,
             ports,
             setup,
             disk: &disk,
@@ -328,9 +327,7 @@ impl RunProgramTool {
         let is_full = disk.is_exceeded();
         // Its ports are closed, and with it goes the last descriptor of the overlay, whose directories are read now.
         drop(observer);
-        if let (Some(sink), Some(file)) = (&setup.lookups, lookups.take()) {
-            *sink.lock() = read_lookups(file);
-        }
+        pass_on(&records, setup);
         drop(job);
         let ended = match ended {
             Ok(ended) => ended,
@@ -347,11 +344,11 @@ impl RunProgramTool {
     }
 }
 
-/// What was recorded. A file that cannot be read has nothing.
-fn read_lookups(mut file: File) -> Vec<PathLookup> {
-    let mut bytes = Vec::new();
-    let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
-    read.map(|_| parse_lookups(&bytes)).unwrap_or_default()
+/// Passes on the calls that were recorded so far.
+fn pass_on(records: &RefCell<Option<OwnedFd>>, setup: &WrappedRunSetup) {
+    if let (Some(sink), Some(records)) = (&setup.calls, &*records.borrow()) {
+        pass_on_records(records, &**sink);
+    }
 }
 
 /// Exit code of a program that has none.
@@ -385,7 +382,7 @@ struct WrappedObserver<'a> {
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
     refusals: &'a RefusalsFile,
-    lookups: &'a RefCell<Option<File>>,
+    records: &'a RefCell<Option<OwnedFd>>,
     ports: ProgramPorts,
     setup: &'a WrappedRunSetup,
     disk: &'a LayerDiskBound<'a>,
@@ -405,6 +402,7 @@ impl ProgramObserver for WrappedObserver<'_> {
             None => self.connections.poll_held(),
         }
         self.lower.update();
+        pass_on(self.records, self.setup);
         self.ports.poll(&self.connections);
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
     }
@@ -412,7 +410,7 @@ impl ProgramObserver for WrappedObserver<'_> {
     fn on_started(&self, started: StartedProgram) {
         self.refusals.open(started.refusals);
         self.ports.start(started.network);
-        self.lookups.replace(started.lookups);
+        self.records.replace(started.records);
     }
 
     fn signal(&self) -> Option<i32> {

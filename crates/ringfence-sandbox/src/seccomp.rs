@@ -16,10 +16,11 @@ use seccompiler::{BpfProgram, sock_filter};
 use crate::limits::MemoryLimiter;
 use crate::seccomp_rules::SyscallArgTest::{self, AnySet, AnySetUpper, Equals, MaskedEquals, NotEquals};
 use crate::seccomp_rules::{
-    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, FILE_LOOKUPS, NAMED_SOCKETS, NOTIFY, RENAMES, SyscallArgRule,
-    UNACCOUNTED_MEMORY,
+    DENIED_BY_ARGS, DENIED_SYSCALLS, FILE_LOCKS, FILE_LOOKUPS, NAMED_SOCKETS, NOTIFY, PROGRAM_STARTS, RENAMES,
+    SyscallArgRule, UNACCOUNTED_MEMORY,
 };
 use crate::sys;
+use crate::wrapped_environment::RecordedCalls;
 
 /// The newest call we know, `removexattrat`. Tables of all architectures have been the same from 424 on. Calls of the
 /// old x32 table have a flag that makes them larger.
@@ -105,14 +106,19 @@ impl SeccompFilters {
     }
 }
 
-/// Installs a filter permanently that also asks about each call that looks a path up. It is made for the few runs that record
-/// these. Returns the listener; nothing, where a container has one of its own.
-pub(crate) fn install_with_lookups(memory: MemoryLimiter) -> Result<Option<OwnedFd>, SeccompError> {
-    let asked = [FILE_LOCKS, RENAMES, FILE_LOOKUPS];
-    let filter = match memory {
-        MemoryLimiter::Cgroup => compile(&asked)?,
-        MemoryLimiter::Rlimit => compile(&[&asked[..], &UNACCOUNTED_MEMORY].concat())?,
-    };
+/// Installs a filter permanently that also asks about each call that is recorded. It is made for the few runs that record
+/// some. Returns the listener; nothing, where a container has one of its own.
+pub(crate) fn install_with_recorded(
+    memory: MemoryLimiter,
+    recorded: RecordedCalls,
+) -> Result<Option<OwnedFd>, SeccompError> {
+    let mut asked = vec![FILE_LOCKS, RENAMES];
+    asked.extend(recorded.lookups.then_some(FILE_LOOKUPS));
+    asked.extend(recorded.starts.then_some(PROGRAM_STARTS));
+    if memory == MemoryLimiter::Rlimit {
+        asked.extend(UNACCOUNTED_MEMORY);
+    }
+    let filter = compile(&asked)?;
     match sys::install_filter_with_listener(&filter) {
         Err(Errno::BUSY) if memory == MemoryLimiter::Cgroup => Ok(None),
         installed => Ok(Some(installed?)),

@@ -313,6 +313,10 @@ pub(crate) const FILE_LOOKUPS: SyscallArgRule = SyscallArgRule {
     ],
 };
 
+/// Calls that start a program, for a run that records them. They go on unchanged.
+pub(crate) const PROGRAM_STARTS: SyscallArgRule =
+    SyscallArgRule { error: NOTIFY, calls: &[(libc::SYS_execve, &[]), (libc::SYS_execveat, &[])] };
+
 /// Instead of an error: the listener is notified, and decides.
 pub(crate) const NOTIFY: i32 = -1;
 

@@ -198,7 +198,7 @@ impl WrappedSource {
             home_layer,
             caches,
             terminal,
-            records_lookups: wrapped.records_lookups,
+            recorded: wrapped.recorded,
         };
         Ok(Self { spec, descriptors })
     }

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use ringfence_kernel::OverlayDirectories;
+use serde::{Deserialize, Serialize};
 
 use crate::terminal::{TerminalRelay, TerminalSize};
 use crate::tool_caches::ToolCache;
@@ -33,8 +34,22 @@ pub struct WrappedEnvironment<'a> {
     pub files: Vec<PlacedFile>,
     /// A terminal as standard input, output and error; `None` for pipes.
     pub terminal: Option<WrappedTerminal<'a>>,
-    /// Whether paths that it looks for in vain are recorded.
-    pub records_lookups: bool,
+    pub recorded: RecordedCalls,
+}
+
+/// Which calls of a run are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedCalls {
+    /// Absolute paths that are looked for in vain.
+    pub lookups: bool,
+    /// Programs that are started.
+    pub starts: bool,
+}
+
+impl RecordedCalls {
+    pub(crate) const fn is_empty(self) -> bool {
+        !self.lookups && !self.starts
+    }
 }
 
 /// A cache of a toolchain, with the layer on it.

@@ -266,6 +266,23 @@ async fn a_held_connection_keeps_no_other_waiting_and_its_question_ends_with_the
 }
 
 #[tokio::test]
+async fn what_is_held_at_the_end_is_on_record() {
+    let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
+        let decider = ConnectionDecider::with_hold_time(cx, LONG);
+        channel.connect("ask.org:443");
+        decider.poll(channel);
+        channel.connect("ask.net:443");
+        decider.finish(channel);
+        assert_eq!(channel.outcomes.lock().unwrap()[0].1.as_ref().unwrap_err().kind, ErrorKind::ApprovalPending);
+    });
+    run(&test_host).await;
+    assert_eq!(test_host.pending(), []);
+    let [begin, held, end] = &test_host.trace.lines()[..] else { panic!("{:?}", test_host.trace.lines()) };
+    assert_eq!((begin.as_str(), end.as_str()), ("begin a", "end ok a"));
+    assert!(held.contains("ask.org:443") && !held.starts_with("reached ask"), "{held}");
+}
+
+#[tokio::test]
 async fn the_questions_of_a_run_are_limited() {
     let test_host = host_running(ScriptedApprover::default(), |channel, cx| {
         let decider = ConnectionDecider::with_hold_time(cx, LONG);

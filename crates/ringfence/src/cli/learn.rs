@@ -8,18 +8,17 @@
 //! Not here: loading a profile (`wrapped_run/profile.rs`), and the refusals (`why.rs`).
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::path::Path;
 
 use ringfence_fs::has_credential;
 use ringfence_kernel::{PolicyAction, sanitize_line, sensitivity};
 use ringfence_sandbox::PathLookup;
 
 use crate::cli::CliError;
+use crate::cli::output_file::OutputFile;
 use crate::cli::why::{AllowedAccess, RefusalKind, RunRefusal, RunRefusals, loopback_port, read_run};
-use crate::cli::wrapped_run::LearnedRun;
+use crate::cli::wrapped_run::RecordedRun;
 use crate::cli::wrapped_run::profile_files::is_below;
 use crate::config::MAX_FILE_BYTES;
 
@@ -28,32 +27,24 @@ const MAX_PATHS: usize = 200;
 
 /// A file for the draft of a profile.
 #[derive(Debug)]
-pub(crate) struct DraftFile(PathBuf);
+pub(crate) struct DraftFile(OutputFile);
 
 impl DraftFile {
     /// Checks that it can be written when the run has ended.
     pub(crate) fn new(path: &Path, workspace: &Path) -> Result<Self, CliError> {
-        let path = std::path::absolute(path).map_err(CliError::Draft)?;
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        let directory = std::fs::canonicalize(directory).map_err(CliError::Draft)?;
-        if directory.starts_with(workspace) {
-            return Err(CliError::DraftInWorkspace);
-        }
-        let path = directory.join(path.file_name().unwrap_or_default());
-        match path.extension().is_some_and(|extension| extension == "toml") {
-            true if path.symlink_metadata().is_ok() => Err(CliError::Draft(io::ErrorKind::AlreadyExists.into())),
-            true => Ok(Self(path)),
+        let file = OutputFile::outside(path, workspace).map_err(CliError::Draft)?;
+        let file = file.ok_or(CliError::OutputInWorkspace("a profile draft"))?;
+        match file.path().extension().is_some_and(|extension| extension == "toml") {
+            true => Ok(Self(file)),
             false => Err(CliError::DraftName),
         }
     }
 
     /// Writes the draft of a run that has ended.
-    pub(crate) fn write(&self, state: &Path, learned: &LearnedRun) -> Result<(), CliError> {
-        let run = read_run(state, &learned.session).map_err(CliError::AuditRead)?.unwrap_or_default();
-        let lookups = learned.lookups.lock();
-        let paths = MissedPaths::new(&lookups, &learned.home);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.0);
-        file.and_then(|mut file| file.write_all(draft(&run, &paths).as_bytes())).map_err(CliError::Draft)
+    pub(crate) fn write(&self, state: &Path, recorded: &RecordedRun) -> Result<(), CliError> {
+        let run = read_run(state, &recorded.session).map_err(CliError::AuditRead)?.unwrap_or_default();
+        let paths = MissedPaths::new(&recorded.calls.lookups(), &recorded.home);
+        self.0.create().and_then(|mut file| file.write_all(draft(&run, &paths).as_bytes())).map_err(CliError::Draft)
     }
 }
 
@@ -192,6 +183,7 @@ mod tests {
     use ringfence_sandbox::PathLookup;
 
     use super::{MissedPaths, draft};
+    use crate::cli::output_file::OutputFile;
     use crate::cli::why::{AllowedAccess, RefusalKind, RunRefusal, RunRefusals};
 
     fn refusal(kind: RefusalKind, resource: &str, error: &str) -> RunRefusal {

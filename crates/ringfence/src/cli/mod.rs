@@ -20,6 +20,7 @@ mod learn;
 pub(crate) mod line_editor;
 pub(crate) mod markdown;
 pub(crate) mod observers;
+mod output_file;
 pub(crate) mod run;
 mod run_report;
 pub(crate) mod serve;
@@ -103,8 +104,10 @@ pub(crate) enum CliError {
     AuditRead(std::io::Error),
     #[error("cannot write the profile draft: {}", IoText(.0))]
     Draft(std::io::Error),
-    #[error("a profile draft must be outside of the workspace, where programs cannot change it; name another file")]
-    DraftInWorkspace,
+    #[error("{0} must be outside of the workspace, where programs cannot change it; name another file")]
+    OutputInWorkspace(&'static str),
+    #[error("cannot write the log of programs: {}", IoText(.0))]
+    ExecLog(std::io::Error),
     #[error("the name of a profile draft must end in `.toml`")]
     DraftName,
     #[error("cannot write the report: {}", IoText(.0))]

@@ -3,7 +3,8 @@
 //! Not here: the run (`wrapped_run/mod.rs`), and later decisions (`layers.rs`).
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
@@ -18,7 +19,9 @@ use crate::cli::layers::{
     HomeReviewRequest, announce_home, branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home,
 };
 use crate::cli::learn::DraftFile;
+use crate::cli::output_file::OutputFile;
 use crate::cli::run_report::{ReportFile, RunReport};
+use crate::cli::wrapped_run::call_records::StartCounts;
 use crate::cli::wrapped_run::live_checkpoints::{CheckpointResult, LiveCheckpoints};
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
 use crate::config::{AppSettings, Environment};
@@ -56,6 +59,9 @@ pub(crate) struct RunOptions {
     /// nothing is asked.
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
+    /// Write each program that is started to this file, outside of the workspace, with its arguments: a line of JSON each.
+    #[arg(long, value_name = "FILE")]
+    exec_log: Option<PathBuf>,
     /// Write what the run did to this file when it has ended: `json`, `md` or `sarif` (repeatable).
     #[arg(long, num_args = 2, value_names = ["FORMAT", "FILE"])]
     report: Vec<String>,
@@ -116,11 +122,12 @@ pub(crate) fn run_wrapped(
     options: RunOptions,
 ) -> Result<u8, CliError> {
     let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
-    let RunOptions { report, learn, memory, disk, processes, time, live, checkpoint, raw_terminal, command, .. } =
-        options;
+    let RunOptions { report, learn, exec_log, memory, disk, processes, time, live, checkpoint, .. } = options;
+    let RunOptions { raw_terminal, command, .. } = options;
     let workspace = || workspace_directory(&settings, environment);
     let draft =
         learn.as_ref().map(|file| DraftFile::new(&environment.current.join(file), &workspace()?)).transpose()?;
+    let exec_log = exec_log.map(|file| create_exec_log(&environment.current.join(file), &workspace()?)).transpose()?;
     let reports = ReportFile::parse_all(&report, &environment.current)?;
     let options = WrappedRunOptions {
         profile,
@@ -130,6 +137,7 @@ pub(crate) fn run_wrapped(
         published_ports: publish,
         connected_ports: connect,
         learns: draft.is_some(),
+        exec_log,
         memory,
         processes,
         disk,
@@ -143,7 +151,7 @@ pub(crate) fn run_wrapped(
     let began = SystemTime::now();
     let (reply, checkpoints) = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
-    let (learned, session) = (run.learned.clone(), run.app.session.id.clone());
+    let (recorded, session) = (run.recorded.clone(), run.app.session.id.clone());
     drop(run);
     let reply = match reply.outcome {
         Ok(value) => parse_reply(value.to_value())
@@ -153,14 +161,16 @@ pub(crate) fn run_wrapped(
             return Ok(NOT_STARTED);
         }
     };
-    if let (Some(draft), Some(file), Some(learned)) = (draft, learn, learned) {
-        draft.write(&settings.state, &learned)?;
+    let starts = recorded.as_ref().and_then(|recorded| recorded.calls.start_counts());
+    if let (Some(draft), Some(file), Some(recorded)) = (draft, learn, recorded) {
+        draft.write(&settings.state, &recorded)?;
         print_error(&format!("profile draft written; check it, and use it with `--profile {}`", file.display()));
     }
     if !reports.is_empty() {
-        let report = RunReport::new(&settings.state, &session, &reply)?;
+        let report = RunReport::new(&settings.state, &session, &reply, starts.as_ref())?;
         reports.iter().try_for_each(|file| file.write(&report))?;
     }
+    starts.iter().filter_map(exec_log_warning).for_each(|warning| print_error(&warning));
     if let Some(limit) = &reply.limit {
         print_error(&format!("the program was ended: limit `{limit}` exceeded"));
     }
@@ -174,6 +184,23 @@ pub(crate) fn run_wrapped(
     // The person has decided, and the exit code is known.
     collect_if_due(&kept);
     Ok(code)
+}
+
+fn create_exec_log(path: &Path, workspace: &Path) -> Result<File, CliError> {
+    let file = OutputFile::outside(path, workspace).map_err(CliError::ExecLog)?;
+    let file = file.ok_or(CliError::OutputInWorkspace("a log of programs"))?;
+    file.create().map_err(CliError::ExecLog)
+}
+
+/// What a log of programs lacks.
+fn exec_log_warning(starts: &StartCounts) -> Option<String> {
+    match starts {
+        StartCounts { total: 0, .. } => {
+            Some("the log of programs is empty: this container answers calls of its programs itself".to_owned())
+        }
+        StartCounts { missing: 0, .. } => None,
+        StartCounts { total, missing, .. } => Some(format!("the log of programs lacks {missing} of {total} starts")),
+    }
 }
 
 /// The end of a run: what happens to its layer.

@@ -1,7 +1,7 @@
 //! `ringfence run --report`: what a run did, in a file for people or programs.
 //!
 //! Hosts, ports and refusals are from the records of the run in the audit log; the exit code and the changes are those of its
-//! reply. A report has no contents of files, and no arguments of the program.
+//! reply. A report has no contents of files, and no arguments of programs.
 //!
 //! Not here: the records (`why.rs`), and which changes are kept afterwards.
 
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cli::CliError;
 use crate::cli::why::{RefusalKind, RunRefusal, RunRefusals, read_run};
+use crate::cli::wrapped_run::call_records::StartCounts;
 
 /// Version of the JSON report.
 const REPORT_VERSION: u64 = 1;
@@ -67,12 +68,19 @@ impl ReportFile {
 pub(crate) struct RunReport<'a> {
     run: RunRefusals,
     reply: &'a RunProgramReply,
+    /// Nothing, if starts of programs were not recorded.
+    starts: Option<&'a StartCounts>,
 }
 
 impl<'a> RunReport<'a> {
-    pub(crate) fn new(state: &Path, session: &str, reply: &'a RunProgramReply) -> Result<Self, CliError> {
+    pub(crate) fn new(
+        state: &Path,
+        session: &str,
+        reply: &'a RunProgramReply,
+        starts: Option<&'a StartCounts>,
+    ) -> Result<Self, CliError> {
         let run = read_run(state, session).map_err(CliError::AuditRead)?.unwrap_or_default();
-        Ok(Self { run, reply })
+        Ok(Self { run, reply, starts })
     }
 
     fn to_json(&self) -> String {
@@ -86,11 +94,14 @@ impl<'a> RunReport<'a> {
         let changes = json!({
             "layer": layer, "created": created, "changed": changed, "deleted": deleted, "conflicts": conflicts,
         });
-        let report = json!({
+        let mut report = json!({
             "version": REPORT_VERSION, "run": run, "program": program, "profile": profile, "started": started,
             "ended": ended, "exitCode": exit_code, "limit": limit, "changes": changes, "hosts": hosts,
             "ports": self.ports(), "refusals": refusals,
         });
+        if let Some(StartCounts { programs, total, missing }) = self.starts {
+            report["programs"] = json!({"starts": total, "missing": missing, "byProgram": programs});
+        }
         serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
     }
 
@@ -126,6 +137,12 @@ impl<'a> RunReport<'a> {
                 "\nPublished ports: {}",
                 ports.iter().map(|port| code(port)).collect::<Vec<_>>().join(", ")
             );
+        }
+        if let Some(StartCounts { programs, total, .. }) = self.starts {
+            let _ = writeln!(text, "\n{total} starts of programs:\n\n| program | starts |\n|---|---|");
+            for (program, count) in programs {
+                let _ = writeln!(text, "| {} | {count} |", code(program));
+            }
         }
         if !refusals.is_empty() {
             text.push_str("\n## Refused\n\n");
@@ -262,14 +279,18 @@ mod tests {
             conflicts: 0,
             limit: None,
         };
-        let report = RunReport { run, reply: &reply };
+        let programs = [("/usr/bin/git".to_owned(), 2)].into();
+        let starts = StartCounts { programs, total: 5, missing: 3 };
+        let report = RunReport { run, reply: &reply, starts: Some(&starts) };
         let json: Value = serde_json::from_str(&report.to_json()).unwrap();
         let host = serde_json::json!([{"host": "a.org:443", "connections": 2, "refused": 3}]);
         assert_eq!(
             (&json["hosts"], &json["ports"][0], &json["exitCode"]),
             (&host, &"127.0.0.1:8000".into(), &3.into())
         );
+        assert_eq!(json["programs"], serde_json::json!({"starts": 5, "missing": 3, "byProgram": {"/usr/bin/git": 2}}));
         let markdown = report.to_markdown();
+        assert!(markdown.contains("| `/usr/bin/git` | 2 |"), "{markdown}");
         assert!(
             markdown.contains("| `a.org:443` | 2 | 3 |") && markdown.contains("by the rule `no ¦ 'hosts'`"),
             "{markdown}"

@@ -1,4 +1,5 @@
-//! `ringfence run --learn`: a draft of a profile from a real run, and a second run with it.
+//! What a run records of its program's calls: `--learn`, a draft of a profile from a real run and a second run with it, and
+//! `--exec-log`, the programs that it started.
 //!
 //! Not here: the text of a draft (`cli/learn.rs`), and what was refused (`wrapped_refusals.rs`).
 
@@ -94,4 +95,54 @@ fn a_draft_and_a_profile_are_never_where_programs_can_change_them() {
         let ended = run(&site, &options, &["sh", "-c", "echo started"]);
         assert!(ended.err.contains(expected) && !ended.out.contains("started"), "{options:?}: {ended:?}");
     }
+}
+
+#[test]
+fn programs_that_are_started_are_in_the_log() {
+    let site = TestSite::new();
+    write_script(&site.workspace.join("tool.sh"), "#!/bin/sh\nexit 0\n");
+    let (log, report) = (site.root().join("programs.jsonl"), site.root().join("report.json"));
+    let options = ["--exec-log", log.to_str().unwrap(), "--report", "json", report.to_str().unwrap()];
+    // A program that is not there is tried in every directory of the search path. `true` by its path is no builtin.
+    let script = "/bin/true one 'two words'; ./tool.sh three; env true four; nosuch; cd / && exec bin/true five";
+    let ended = run(&site, &options, &["/bin/sh", "-c", script]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let text = fs::read_to_string(&log).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let started: Vec<(&str, Vec<&str>)> = lines
+        .iter()
+        .map(|line| {
+            let arguments = line["arguments"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+            let program = line["program"].as_str().unwrap();
+            (program.rsplit('/').next().unwrap(), arguments.collect())
+        })
+        .collect();
+    let expected = [
+        ("sh", vec!["/bin/sh", "-c", script]),
+        ("true", vec!["/bin/true", "one", "two words"]),
+        ("tool.sh", vec!["./tool.sh", "three"]),
+        ("env", vec!["env", "true", "four"]),
+        ("true", vec!["true", "four"]),
+        ("true", vec!["bin/true", "five"]),
+    ];
+    assert_eq!(started, expected, "{text}");
+    assert!(lines.iter().all(|line| line["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{text}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!((&report["programs"]["starts"], &report["programs"]["missing"]), (&6.into(), &0.into()), "{report}");
+    assert_eq!(report["programs"]["byProgram"]["/bin/true"], 1, "{report}");
+}
+
+#[test]
+fn a_log_of_programs_is_new_and_outside_of_the_workspace() {
+    let site = TestSite::new();
+    let there = site.root().join("there");
+    fs::write(&there, "mine").unwrap();
+    let check = |file: &str, expected: &str| {
+        let ended = run(&site, &["--exec-log", file], &["/bin/true"]);
+        assert!(ended.code != Some(0) && ended.err.contains(expected), "{file}: {ended:?}");
+    };
+    check("programs.jsonl", "a log of programs must be outside of the workspace");
+    check(there.to_str().unwrap(), "cannot write the log of programs: ");
+    check("/nosuch/directory/log", "cannot write the log of programs: ");
+    assert_eq!(fs::read_to_string(there).unwrap(), "mine");
 }

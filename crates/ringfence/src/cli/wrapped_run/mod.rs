@@ -6,6 +6,7 @@
 //! Not here: the jail (`ringfence-sandbox`), layers (`ringfence-fs`), and the commands (`cli/run.rs`).
 
 mod approver;
+pub(crate) mod call_records;
 mod credentials;
 #[cfg(test)]
 mod filter_tests;
@@ -35,6 +36,7 @@ mod toolchain_profile;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,11 +44,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use ringfence_kernel::sync::Mutex;
 use ringfence_kernel::{Preset, ToolCall};
 use ringfence_sandbox::{
-    JailLimits, OutputStream, PROXY_PORT, PathLookup, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply,
-    TerminalRelay, TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
+    JailLimits, OutputStream, PROXY_PORT, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply, TerminalRelay,
+    TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
 };
 use ringfence_web::{TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
 use rustix::fs::FileType;
@@ -55,6 +56,7 @@ use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
 use crate::approval::tty::TtyApprover;
 use crate::approval::{approver_for, deny_all};
 use crate::cli::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
+use crate::cli::wrapped_run::call_records::CallRecords;
 use crate::cli::wrapped_run::credentials::{CredentialError, RunCredentials};
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
@@ -103,6 +105,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) connected_ports: Vec<u16>,
     /// Whether it is to find out what the program needs: nothing is asked without a terminal.
     pub(crate) learns: bool,
+    /// Gets the programs that are started.
+    pub(crate) exec_log: Option<File>,
     pub(crate) memory: Option<u64>,
     pub(crate) processes: Option<u64>,
     pub(crate) disk: Option<u64>,
@@ -178,11 +182,11 @@ impl HomeKeepRequest {
 
 /// A run that has ended, and what it recorded besides the audit log.
 #[derive(Clone, Debug)]
-pub(crate) struct LearnedRun {
+pub(crate) struct RecordedRun {
     pub(crate) session: String,
     /// The person's.
     pub(crate) home: PathBuf,
-    pub(crate) lookups: Arc<Mutex<Vec<PathLookup>>>,
+    pub(crate) calls: Arc<CallRecords>,
 }
 
 /// A run that is ready to start.
@@ -193,8 +197,8 @@ pub(crate) struct WrappedRun {
     pub(crate) notes: Vec<String>,
     /// What goes back into the person's home directory.
     pub(crate) home_keep: HomeKeepRequest,
-    /// What a run that learns records.
-    pub(crate) learned: Option<LearnedRun>,
+    /// What is recorded of its calls.
+    pub(crate) recorded: Option<RecordedRun>,
     /// The person's terminal, if the program has one.
     relay: Option<Arc<RelaySession>>,
     pub(crate) signals: Arc<SignalInbox>,
@@ -251,7 +255,7 @@ impl WrappedRun {
         hosts.sort();
         hosts.dedup();
         let ports = RunPorts::new(&profile, &options)?;
-        let lookups: Option<Arc<Mutex<Vec<PathLookup>>>> = options.learns.then(Arc::default);
+        let calls = CallRecords::new(options.learns, options.exec_log).map(Arc::new);
         let is_running = Arc::new(AtomicBool::new(false));
         let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {
@@ -275,7 +279,7 @@ impl WrappedRun {
             host_groups: run_toolchains.host_groups,
             published_ports: ports.published,
             connected_ports: ports.connected,
-            lookups: lookups.clone(),
+            calls: calls.clone().map(|calls| calls as _),
             caches: run_toolchains.caches,
             limits: limits(&options, &settings),
             io,
@@ -293,16 +297,16 @@ impl WrappedRun {
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
         let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
-        let learned = lookups.map(|lookups| {
+        let recorded = calls.map(|calls| {
             let session = app.session.id.clone();
-            LearnedRun { session, home, lookups }
+            RecordedRun { session, home, calls }
         });
         let checkpoints = options.checkpoints;
         if checkpoints.is_some() {
             signals.take_checkpoint_keys();
             run.notes.extend(preset_note(app.settings.preset));
         }
-        Ok(Self { app, notes: run.notes, home_keep, learned, relay, signals, messages, checkpoints })
+        Ok(Self { app, notes: run.notes, home_keep, recorded, relay, signals, messages, checkpoints })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
