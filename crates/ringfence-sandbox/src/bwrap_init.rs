@@ -113,7 +113,7 @@ impl PreparedProgram {
         // Among them the pipes, which must close with the program.
         drop(run);
         drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
-        let Some(requests) = wait_for_start(&self.socket)? else {
+        let Some(requests) = wait_for_start(&self.socket, None)? else {
             kill_and_reap_all();
             return Ok(SpawnerReply::ProgramNotFound);
         };

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Access, AtFlags, CWD, FileType, accessat, statat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -44,11 +45,13 @@ const IGNORED_DIRECTORIES: [&[u8]; 4] = [b"/proc/", b"/dev/", b"/sys/", b"/run/"
 
 /// A call of a program inside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CallRecord {
+pub enum ObservedCall {
     Lookup(PathLookup),
     Start(ProgramStart),
     /// This many records could not be kept.
     Lost(u64),
+    /// Nothing is recorded: a container answers calls of its programs itself.
+    Unavailable,
 }
 
 /// A path that a program looked for in vain, and the name of the program.
@@ -79,7 +82,7 @@ pub struct ProgramStart {
 pub trait CallSink: Send + Sync + fmt::Debug {
     fn recorded(&self) -> RecordedCalls;
 
-    fn record(&self, record: CallRecord);
+    fn record(&self, record: ObservedCall);
 }
 
 /// Sends records to the host.
@@ -94,6 +97,11 @@ pub(crate) struct CallRecorder<'a> {
 impl<'a> CallRecorder<'a> {
     pub(crate) fn new(host: OwnedFd, recorded: RecordedCalls, processes: ProcessSource<'a>) -> Self {
         Self { host, recorded, processes, seen: HashSet::new(), lost: 0 }
+    }
+
+    /// There is no listener.
+    pub(crate) fn report_unavailable(&mut self) {
+        self.send(&ObservedCall::Unavailable);
     }
 
     /// Takes a call, if it is one of these. Other calls are returned.
@@ -113,6 +121,28 @@ impl<'a> CallRecorder<'a> {
         None
     }
 
+    /// Takes calls until something can be read from a socket.
+    pub(crate) fn take_until_readable(&mut self, listener: BorrowedFd<'_>, socket: BorrowedFd<'_>) {
+        loop {
+            let mut watched = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+            match poll(&mut watched, None) {
+                Ok(_) if watched[0].revents().is_empty() => {}
+                Err(Errno::INTR) => continue,
+                _ => return,
+            }
+            match sys::next_notification(listener) {
+                Ok(Some(call)) => {
+                    if let Some(call) = self.take(listener, call) {
+                        let _ = sys::answer_call(listener, &call, CallAnswer::Continue);
+                    }
+                }
+                Ok(None) => {}
+                // Nothing can ask any more.
+                Err(_) => return,
+            }
+        }
+    }
+
     fn record_start(&mut self, call: &SeccompNotification, start: &StartCall) {
         let Ok(path) = read_path(call.pid, start.path) else { return };
         let program = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
@@ -123,7 +153,7 @@ impl<'a> CallRecorder<'a> {
         let (arguments, is_truncated) = read_arguments(call.pid, start.arguments);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let pid = call.pid.as_raw_nonzero().get();
-        self.send(&CallRecord::Start(ProgramStart { time, pid, program, arguments, is_truncated }));
+        self.send(&ObservedCall::Start(ProgramStart { time, pid, program, arguments, is_truncated }));
     }
 
     /// Whether the call can succeed. What is executed by its descriptor is not looked at.
@@ -154,7 +184,7 @@ impl<'a> CallRecorder<'a> {
         let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT);
         if matches!(found, Err(Errno::NOENT | Errno::NOTDIR)) {
             let lookup = PathLookup { path: OsStr::from_bytes(bytes).into(), program: self.program_name(call) };
-            self.send(&CallRecord::Lookup(lookup));
+            self.send(&ObservedCall::Lookup(lookup));
             self.seen.insert(bytes.to_owned());
         }
     }
@@ -165,8 +195,8 @@ impl<'a> CallRecorder<'a> {
         name.chars().filter(|c| !c.is_control()).collect()
     }
 
-    fn send(&mut self, record: &CallRecord) {
-        if self.lost > 0 && self.send_now(&CallRecord::Lost(self.lost)) {
+    fn send(&mut self, record: &ObservedCall) {
+        if self.lost > 0 && self.send_now(&ObservedCall::Lost(self.lost)) {
             self.lost = 0;
         }
         if self.lost > 0 || !self.send_now(record) {
@@ -174,7 +204,7 @@ impl<'a> CallRecorder<'a> {
         }
     }
 
-    fn send_now(&self, record: &CallRecord) -> bool {
+    fn send_now(&self, record: &ObservedCall) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         postcard::to_allocvec(record).is_ok_and(|bytes| send(&self.host, &bytes, flags).is_ok())
     }
@@ -183,7 +213,7 @@ impl<'a> CallRecorder<'a> {
 impl Drop for CallRecorder<'_> {
     fn drop(&mut self) {
         if self.lost > 0 {
-            self.send_now(&CallRecord::Lost(self.lost));
+            self.send_now(&ObservedCall::Lost(self.lost));
         }
     }
 }
@@ -280,14 +310,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Kept(Mutex<Vec<CallRecord>>);
+    struct Kept(Mutex<Vec<ObservedCall>>);
 
     impl CallSink for Kept {
         fn recorded(&self) -> RecordedCalls {
             RecordedCalls { lookups: true, starts: true }
         }
 
-        fn record(&self, record: CallRecord) {
+        fn record(&self, record: ObservedCall) {
             self.0.lock().unwrap().push(record);
         }
     }
@@ -296,9 +326,9 @@ mod tests {
         CallRecorder::new(host, RecordedCalls { lookups: true, starts: true }, ProcessSource::JailProc)
     }
 
-    fn lookup(number: usize) -> CallRecord {
+    fn lookup(number: usize) -> ObservedCall {
         let path = PathBuf::from(OsStr::from_bytes(b"/opt/\xff")).join(number.to_string());
-        CallRecord::Lookup(PathLookup { path, program: "sh".to_owned() })
+        ObservedCall::Lookup(PathLookup { path, program: "sh".to_owned() })
     }
 
     #[test]
@@ -318,7 +348,7 @@ mod tests {
         pass_on_records(&host, &kept);
         let kept = kept.0.into_inner().unwrap();
         let held = SENT - usize::try_from(lost).unwrap();
-        let expected = (0..held).map(lookup).chain([CallRecord::Lost(lost), lookup(SENT)]);
+        let expected = (0..held).map(lookup).chain([ObservedCall::Lost(lost), lookup(SENT)]);
         assert!(kept.iter().eq(&expected.collect::<Vec<_>>()), "{} records, {lost} lost", kept.len());
     }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, memfd_create, open, openat};
+use rustix::fs::{CWD, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, wait, waitid};
@@ -35,7 +35,6 @@ use crate::run_mounts::{self, JailOverlay, SCRIPT_DIR};
 use crate::seccomp::SeccompFilters;
 use crate::sys::{self, CallAnswer, ForkResult, MountFlagScope};
 use crate::terminal::{JailTerminal, TerminalSize};
-use crate::wrapped_environment::RecordedCalls;
 use crate::wrapped_mounts::{self, WorkspaceOverlay};
 
 /// File in the directory of the run's own files that says what was refused.
@@ -154,16 +153,25 @@ impl<'a> PreparedJail<'a> {
         // Among them the pipes, which must close with the program.
         drop(descriptors);
         drop_capabilities().map_err(SetupStep::Capabilities.failed())?;
-        let Some(requests) = wait_for_start(&self.socket)? else {
+        let processes = if self.root.has_proc {
+            ProcessSource::JailProc
+        } else {
+            ProcessSource::SpawnerProc(&self.root.spawner_proc)
+        };
+        let recorded = spec.wrapped.as_ref().map(|wrapped| wrapped.recorded).unwrap_or_default();
+        let records = (!recorded.is_empty()).then(sys::message_pair).transpose();
+        let (records, host) = records.map_err(SetupStep::Place.failed())?.unzip();
+        let mut recorder = host.map(|host| CallRecorder::new(host, recorded, processes));
+        let Some(requests) = wait_for_start(&self.socket, recorder.as_mut())? else {
             kill_and_reap_all();
             return Ok(SpawnerReply::ProgramNotFound);
         };
+        if let Some(recorder) = recorder.as_mut().filter(|_| requests.is_empty()) {
+            recorder.report_unavailable();
+        }
         let started = SpawnerReply::Started { proc: self.root.has_proc };
         let upper = self.overlay.as_ref().map(|overlay| overlay.upper.as_fd());
         let master = self.terminal.as_ref().map(JailTerminal::master);
-        let recorded = spec.wrapped.as_ref().map(|wrapped| wrapped.recorded).unwrap_or_default();
-        let records = (!recorded.is_empty()).then(sys::message_pair).transpose();
-        let (records, recorder) = records.map_err(SetupStep::Place.failed())?.unzip();
         let overlay = mounted.as_ref().into_iter().flat_map(WorkspaceOverlay::descriptors);
         let of_wrapped = overlay.chain(network.iter().chain(&refusals).chain(&records).map(AsFd::as_fd));
         let given: Vec<BorrowedFd<'_>> = of_wrapped.chain(master).chain(upper).collect();
@@ -172,17 +180,12 @@ impl<'a> PreparedJail<'a> {
         drop((mounted, network, refusals, records));
         let terminal = self.terminal.take().map(JailTerminal::into_program_side);
         let control = spec.wrapped.as_ref().map(|_| ProgramControl::new(reply, self.program, terminal));
-        let processes = if self.root.has_proc {
-            ProcessSource::JailProc
-        } else {
-            ProcessSource::SpawnerProc(&self.root.spawner_proc)
-        };
         Ok(reap(
             self.program,
             &self.sigchld_fd,
             LimitMonitor::new(&spec, processes, JailBackend::Native, requests.into_iter().next())
                 .with_rename_helper(HelperIsolation::new(&spec, &self.cgroup_fds, self.filter))
-                .with_recorder(recorder, recorded),
+                .with_recorder(recorder),
             control,
         ))
     }
@@ -281,9 +284,16 @@ pub(crate) fn more_streams<'a>(spec: &RunSpec, shown: &'a [OwnedFd]) -> &'a [Own
 
 /// Waits until the program runs, behind every isolation. Returns the descriptors that came with the message: the
 /// seccomp listener, if there is one. `None` if there is no such program.
-pub(crate) fn wait_for_start(socket: &OwnedFd) -> Result<Option<Vec<OwnedFd>>, SetupError> {
-    let mut started = None;
+pub(crate) fn wait_for_start(
+    socket: &OwnedFd,
+    mut recorder: Option<&mut CallRecorder<'_>>,
+) -> Result<Option<Vec<OwnedFd>>, SetupError> {
+    let mut started: Option<Vec<OwnedFd>> = None;
     loop {
+        if let (Some(recorder), Some([requests, ..])) = (&mut recorder, started.as_deref()) {
+            // The change of programs is one of the calls that are recorded.
+            recorder.take_until_readable(requests.as_fd(), socket.as_fd());
+        }
         let mut buffer = [0; MAX_MESSAGE_BYTES];
         let (bytes, descriptors) = sys::receive(socket.as_fd(), &mut buffer).map_err(SetupStep::Start.failed())?;
         if bytes.is_empty() {
@@ -331,8 +341,8 @@ impl<'a> LimitMonitor<'a> {
     }
 
     /// Records calls, where the host wants to know of them.
-    fn with_recorder(self, host: Option<OwnedFd>, recorded: RecordedCalls) -> Self {
-        Self { recorder: host.map(|host| CallRecorder::new(host, recorded, self.processes)), ..self }
+    fn with_recorder(self, recorder: Option<CallRecorder<'a>>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// Until a child ended, or there is something to do about memory.

@@ -74,7 +74,7 @@ mod wrapped_environment;
 mod wrapped_mounts;
 
 pub use bwrap::{JailFallback, needs_bwrap_fallback};
-pub use call_recorder::{CallRecord, CallSink, PathLookup, ProgramStart};
+pub use call_recorder::{CallSink, ObservedCall, PathLookup, ProgramStart};
 pub use command_session::{CommandSessions, JobStatus};
 pub use diagnose::{
     SandboxDenial, SandboxDenialKind, WRITABLE, WRITABLE_BY_BWRAP, diagnose_stderr, process_limit_denial,

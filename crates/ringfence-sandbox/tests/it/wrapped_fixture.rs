@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use ringfence_kernel::OverlayDirectories;
 use ringfence_sandbox::{
-    JailError, JailJob, OutputCapture, PlacedFile, ProgramObserver, RunResult, TerminalRelay, TerminalSize, ToolCache,
-    WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser,
+    JailError, JailJob, OutputCapture, PlacedFile, ProgramObserver, RecordedCalls, RunResult, TerminalRelay,
+    TerminalSize, ToolCache, WrappedCache, WrappedEnvironment, WrappedTerminal, WrappedUser,
 };
 use ringfence_testkit::patience::{PATIENCE, wait_until};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ impl TestLayers {
             caches: Vec::new(),
             files: Vec::new(),
             terminal: None,
-            records_lookups: false,
+            recorded: RecordedCalls::default(),
         }
     }
 }

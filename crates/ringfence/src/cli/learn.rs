@@ -183,7 +183,6 @@ mod tests {
     use ringfence_sandbox::PathLookup;
 
     use super::{MissedPaths, draft};
-    use crate::cli::output_file::OutputFile;
     use crate::cli::why::{AllowedAccess, RefusalKind, RunRefusal, RunRefusals};
 
     fn refusal(kind: RefusalKind, resource: &str, error: &str) -> RunRefusal {

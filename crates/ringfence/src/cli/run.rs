@@ -195,7 +195,7 @@ fn create_exec_log(path: &Path, workspace: &Path) -> Result<File, CliError> {
 /// What a log of programs lacks.
 fn exec_log_warning(starts: &StartCounts) -> Option<String> {
     match starts {
-        StartCounts { total: 0, .. } => {
+        StartCounts { is_unavailable: true, .. } => {
             Some("the log of programs is empty: this container answers calls of its programs itself".to_owned())
         }
         StartCounts { missing: 0, .. } => None,

@@ -99,7 +99,7 @@ impl<'a> RunReport<'a> {
             "ended": ended, "exitCode": exit_code, "limit": limit, "changes": changes, "hosts": hosts,
             "ports": self.ports(), "refusals": refusals,
         });
-        if let Some(StartCounts { programs, total, missing }) = self.starts {
+        if let Some(StartCounts { programs, total, missing, .. }) = self.starts {
             report["programs"] = json!({"starts": total, "missing": missing, "byProgram": programs});
         }
         serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
@@ -240,6 +240,7 @@ mod tests {
 
     use super::RunReport;
     use crate::cli::why::{AllowedAccess, RefusalKind, RunRefusal, RunRefusals};
+    use crate::cli::wrapped_run::call_records::StartCounts;
 
     #[test]
     fn each_format_has_the_hosts_and_the_refusals() {
@@ -280,7 +281,7 @@ mod tests {
             limit: None,
         };
         let programs = [("/usr/bin/git".to_owned(), 2)].into();
-        let starts = StartCounts { programs, total: 5, missing: 3 };
+        let starts = StartCounts { programs, total: 5, missing: 3, is_unavailable: false };
         let report = RunReport { run, reply: &reply, starts: Some(&starts) };
         let json: Value = serde_json::from_str(&report.to_json()).unwrap();
         let host = serde_json::json!([{"host": "a.org:443", "connections": 2, "refused": 3}]);

@@ -12,7 +12,7 @@ use std::time::UNIX_EPOCH;
 
 use ringfence_fs::has_credential;
 use ringfence_kernel::sync::Mutex;
-use ringfence_sandbox::{CallRecord, CallSink, PathLookup, ProgramStart, RecordedCalls};
+use ringfence_sandbox::{CallSink, ObservedCall, PathLookup, ProgramStart, RecordedCalls};
 use serde_json::json;
 
 /// Most starts of a run that are written, and most programs that are counted.
@@ -41,6 +41,8 @@ pub(crate) struct StartCounts {
     pub(crate) total: u64,
     /// Starts that are not in the file: there were too many, too fast, or the file could not be written.
     pub(crate) missing: u64,
+    /// A container answers calls of its programs itself, so that none are recorded.
+    pub(crate) is_unavailable: bool,
 }
 
 impl CallRecords {
@@ -66,12 +68,13 @@ impl CallSink for CallRecords {
         RecordedCalls { lookups: self.lookups.is_some(), starts: self.starts.is_some() }
     }
 
-    fn record(&self, record: CallRecord) {
+    fn record(&self, record: ObservedCall) {
         match (record, &self.lookups, &self.starts) {
-            (CallRecord::Lookup(lookup), Some(lookups), _) => lookups.lock().push(lookup),
-            (CallRecord::Start(start), _, Some(starts)) => starts.lock().add(&start),
+            (ObservedCall::Lookup(lookup), Some(lookups), _) => lookups.lock().push(lookup),
+            (ObservedCall::Start(start), _, Some(starts)) => starts.lock().add(&start),
             // Lookups are few, so that these are starts.
-            (CallRecord::Lost(count), _, Some(starts)) => starts.lock().counts.lose(count),
+            (ObservedCall::Lost(count), _, Some(starts)) => starts.lock().counts.lose(count),
+            (ObservedCall::Unavailable, _, Some(starts)) => starts.lock().counts.is_unavailable = true,
             _ => {}
         }
     }
@@ -135,10 +138,10 @@ mod tests {
     fn starts_are_lines_without_keys() {
         let mut file = tempfile::tempfile().unwrap();
         let records = CallRecords::new(false, Some(file.try_clone().unwrap())).unwrap();
-        records.record(CallRecord::Start(start("/usr/bin/git", &["git", "log\n\u{1b}[2J"])));
-        records.record(CallRecord::Start(start("/usr/bin/git", &["git", "https://ada:geheim12345@example.org/r"])));
-        records.record(CallRecord::Lost(3));
-        records.record(CallRecord::Start(ProgramStart { is_truncated: true, ..start("./x", &[]) }));
+        records.record(ObservedCall::Start(start("/usr/bin/git", &["git", "log\n\u{1b}[2J"])));
+        records.record(ObservedCall::Start(start("/usr/bin/git", &["git", "https://ada:geheim12345@example.org/r"])));
+        records.record(ObservedCall::Lost(3));
+        records.record(ObservedCall::Start(ProgramStart { is_truncated: true, ..start("./x", &[]) }));
         let mut text = String::new();
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();
@@ -148,7 +151,7 @@ mod tests {
         let cut = json!({"time": time, "pid": 7, "program": "./x", "arguments": [], "truncated": true});
         assert_eq!(lines, [git("log\n\u{1b}[2J"), git("[left out: may be a key]"), cut]);
         let programs = [("./x".to_owned(), 1), ("/usr/bin/git".to_owned(), 2)].into();
-        assert_eq!(records.start_counts(), Some(StartCounts { programs, total: 6, missing: 3 }));
+        assert_eq!(records.start_counts(), Some(StartCounts { programs, total: 6, missing: 3, is_unavailable: false }));
     }
 
     #[test]
@@ -158,7 +161,7 @@ mod tests {
         assert_eq!(records.recorded(), RecordedCalls { lookups: true, starts: false });
         assert_eq!(records.start_counts(), None);
         let lookup = PathLookup { path: "/a".into(), program: "sh".to_owned() };
-        records.record(CallRecord::Lookup(lookup.clone()));
+        records.record(ObservedCall::Lookup(lookup.clone()));
         assert_eq!(records.lookups(), [lookup]);
     }
 }

@@ -211,7 +211,7 @@ impl WrappedRun {
     pub(crate) fn prepare(
         mut settings: AppSettings,
         environment: &Environment,
-        options: WrappedRunOptions,
+        mut options: WrappedRunOptions,
     ) -> Result<Self, WrappedRunError> {
         // What lands is a change of the workspace, and not one of others.
         settings.wrapped.follow_workspace &= options.checkpoints.is_none();
@@ -255,7 +255,7 @@ impl WrappedRun {
         hosts.sort();
         hosts.dedup();
         let ports = RunPorts::new(&profile, &options)?;
-        let calls = CallRecords::new(options.learns, options.exec_log).map(Arc::new);
+        let calls = CallRecords::new(options.learns, options.exec_log.take()).map(Arc::new);
         let is_running = Arc::new(AtomicBool::new(false));
         let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {

@@ -141,7 +141,7 @@ impl CopyBudget {
 pub(crate) fn git_config(identity: &GitIdentity, user: &WrappedUser) -> String {
     let mut config = if *identity == GitIdentity::default() { String::new() } else { identity.to_config() };
     if [user.uid, user.gid] != [geteuid().as_raw(), getegid().as_raw()] {
-        // The index has other owners than git sees. It would read every file, and write the index anew.
+        // The index has other owners than git sees. It would read every file, and rewrite the index.
         config.push_str("[core]\n\tcheckStat = minimal\n");
     }
     config
