@@ -371,7 +371,7 @@ mod tests {
         check(&[b"sh", &long, b"b"], &["sh"], true);
         let kilobyte = "a".repeat(MAX_ARGUMENT_BYTES - 1);
         let many = vec![kilobyte.as_bytes(); 20];
-        check(&many, &vec![kilobyte.as_str(); 8], true);
+        check(&many, &[kilobyte.as_str(); 8], true);
         check(&[&b"a"[..]; 100], &["a"; MAX_ARGUMENTS], true);
     }
 }
