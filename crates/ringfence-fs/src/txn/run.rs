@@ -8,7 +8,7 @@
 //! Not here: which steps there are. Writes are planned in `write.rs`, other changes by their tools, `undo/` and
 //! `overlay/`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ringfence_kernel::{ErrorKind, IoMode, Ticket, ToolError};
@@ -130,7 +130,7 @@ impl Transaction<'_> {
         ticket: &Ticket<'_>,
         explain: &StepErrorText<'_>,
         pending: &mut Option<PendingChange<'m>>,
-    ) -> Result<Vec<OwnedFd>, ToolError> {
+    ) -> Result<TouchedDirectories, ToolError> {
         let mount = directories.mount;
         let entries: Vec<TxnEntry> = self.steps.iter().map(|planned| planned.entry.clone()).collect();
         let pending = pending.insert(mount.begin_change(ticket, self.undoes.clone(), self.effects.clone(), entries)?);
@@ -141,7 +141,7 @@ impl Transaction<'_> {
         }
         pending.flush()?;
         ticket.commit()?;
-        let mut touched = Vec::new();
+        let mut touched = TouchedDirectories::default();
         for planned in &self.steps {
             planned
                 .make(directories, store, self.steps.len() == 1, ticket, &mut touched)
@@ -157,7 +157,7 @@ impl Transaction<'_> {
         directories: &TxnDirectories<'_>,
         store: Option<&PreImageStore>,
         pending: Option<&PendingChange<'_>>,
-        touched: Vec<OwnedFd>,
+        touched: TouchedDirectories,
     ) -> TransactionEnd {
         let mut result = match directories.mount.durability {
             Durability::Full => self.sync(directories.mount, store, touched),
@@ -208,25 +208,43 @@ impl Transaction<'_> {
     }
 
     /// Syncs the directories whose entries are others now.
-    fn sync(&self, mount: &Mount, store: Option<&PreImageStore>, touched: Vec<OwnedFd>) -> Result<(), Errno> {
-        let mut seen = BTreeSet::new();
-        let mut listings = Vec::new();
-        for directory in touched {
-            let id = FileStat::from_stat(&fstat(&directory)?).id;
-            if seen.insert(id) {
-                listings.push((id, directory));
-            }
-        }
-        if listings.len() > MAX_SYNCED_EACH {
+    fn sync(&self, mount: &Mount, store: Option<&PreImageStore>, touched: TouchedDirectories) -> Result<(), Errno> {
+        if touched.are_many {
             return rustix::fs::syncfs(&mount.root);
         }
-        let flush = |(id, directory): &(FileId, OwnedFd)| mount.directory_flushes.flush(*id, || fsync(directory));
-        listings.iter().try_for_each(flush)?;
+        let flush = |(id, directory): (&FileId, &OwnedFd)| mount.directory_flushes.flush(*id, || fsync(directory));
+        touched.held.iter().try_for_each(flush)?;
         // A rename between two directories is on disk with either of them; among many steps it is not known which.
         match store {
             Some(store) if self.steps.len() > 1 => fsync(store.fd()),
             _ => Ok(()),
         }
+    }
+}
+
+/// Directories whose entries are others now. Few of them are held; a process may not open one for each step.
+#[derive(Default)]
+struct TouchedDirectories {
+    held: BTreeMap<FileId, OwnedFd>,
+    /// There are more than are synced one by one, and none is held.
+    are_many: bool,
+}
+
+impl TouchedDirectories {
+    fn add(&mut self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.are_many {
+            return Ok(());
+        }
+        let id = FileStat::from_stat(&fstat(directory)?).id;
+        if self.held.contains_key(&id) {
+            return Ok(());
+        }
+        if self.held.len() == MAX_SYNCED_EACH {
+            *self = Self { held: BTreeMap::new(), are_many: true };
+            return Ok(());
+        }
+        self.held.insert(id, reopen_for_listing(directory)?);
+        Ok(())
     }
 }
 
@@ -260,7 +278,7 @@ impl PlannedStep<'_> {
         store: Option<&PreImageStore>,
         alone: bool,
         ticket: &Ticket<'_>,
-        touched: &mut Vec<OwnedFd>,
+        touched: &mut TouchedDirectories,
     ) -> Result<(), StepError> {
         let mount = directories.mount;
         let opened = match self.parent {
@@ -272,9 +290,9 @@ impl PlannedStep<'_> {
         };
         // Once it is made, nothing that can be had before may fail.
         if mount.durability == Durability::Full && !matches!(self.entry.step, TxnStep::Append { .. }) {
-            touched.push(reopen_for_listing(parent)?);
+            touched.add(parent)?;
             if let TxnStep::Move { to, .. } = &self.entry.step {
-                touched.push(reopen_for_listing(open_directory(mount, split(&to.0).0)?.as_fd())?);
+                touched.add(open_directory(mount, split(&to.0).0)?.as_fd())?;
             }
         }
         self.check_expected(mount, parent, ticket)?;
