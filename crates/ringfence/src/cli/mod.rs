@@ -44,6 +44,7 @@ use ringfence_kernel::{
     Assurance, Dialect, HostError, InboxError, StoreError, ToolCall, ToolReply, sanitize_json, sanitize_line,
     sanitize_text, sanitize_untruncated,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -209,6 +210,7 @@ fn has_file_capabilities() -> bool {
 pub fn main() -> ExitCode {
     // A panic message has no path of the build machine.
     std::panic::set_hook(Box::new(|_| print_error("internal error: please report this")));
+    raise_open_files();
     let cli = CliArgs::parse_or_exit();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
@@ -217,6 +219,13 @@ pub fn main() -> ExitCode {
             ExitCode::from(BAD_USAGE)
         }
     }
+}
+
+/// A change of many files holds several descriptors for each. The low limit that shells set is for programs that use `select`.
+fn raise_open_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Under the lower one, a large change is refused.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 fn run(cli: CliArgs) -> Result<u8, CliError> {

@@ -9,7 +9,7 @@ use expect_test::{Expect, expect};
 use ringfence_testkit::patience::wait_until;
 use serde_json::{Value, json};
 
-use crate::site::{CliOutput, TestSite, cli_output, run_with_input};
+use crate::site::{CliOutput, PROGRAM, TestSite, cli_output, run_with_input};
 
 /// A workspace with a few files.
 fn site() -> TestSite {
@@ -136,6 +136,19 @@ fn arguments_are_read_from_standard_input() {
     let content = "x".repeat(3 << 20);
     let big = json!({"path": "big.txt", "content": content}).to_string();
     assert_eq!(run_with_input(site.command(&["call", "write_file", "-"]), big.as_bytes()).value()["size"], 3 << 20);
+}
+
+#[test]
+fn a_change_of_many_files_is_not_bound_by_the_limit_that_a_shell_sets() {
+    let site = TestSite::new();
+    let patch: String = (0..120).map(|number| format!("*** Add File: f{number}\n+x\n")).collect();
+    let arguments = json!({"input": format!("*** Begin Patch\n{patch}*** End Patch")}).to_string();
+    let mut shell = site.program_at_terminal("sh");
+    shell.args(["-c", "ulimit -Sn 128; exec \"$@\"", "sh", PROGRAM, "--workspace"]).arg(&site.workspace);
+    shell.args(["--dialect", "codex", "--preset", "edits", "call", "apply_patch", &arguments]);
+    let said = cli_output(shell.output().unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(site.read("f119"), "x\n");
 }
 
 #[test]

@@ -81,23 +81,23 @@ fn to_look_at_a_repository_is_no_change() {
 #[test]
 fn more_files_than_a_process_may_open_are_kept_undone_and_redone() {
     let site = TestSite::new();
-    for number in 0..900 {
+    for number in 0..400 {
         site.write(&format!("old/{}/{number}", number % 30), "before\n");
     }
     let before = site.tree();
     let limited = |words: &[&str]| {
         let mut shell = site.program_at_terminal("sh");
-        shell.args(["-c", "ulimit -n 192; exec \"$@\"", "sh", PROGRAM, "--workspace"]).arg(&site.workspace);
+        shell.args(["-c", "ulimit -n 160; exec \"$@\"", "sh", PROGRAM, "--workspace"]).arg(&site.workspace);
         cli_output(shell.args(words).current_dir(&site.workspace).output().unwrap())
     };
     let script = "for f in old/*/*[05]; do rm $f; done; for f in old/*/*[16]; do echo after > $f; done; chmod -R o-r old; \
-                  for d in $(seq 40); do mkdir new$d; done; for n in $(seq 800); do echo $n > new$((n % 40 + 1))/$n; echo $n > $n; done";
+                  for d in $(seq 40); do mkdir new$d; done; for n in $(seq 250); do echo $n > new$((n % 40 + 1))/$n; echo $n > $n; done";
     let ended =
         limited(&["--preset", "edits", "run", "--end", "keep", "--profile", "none", "--", "bash", "-c", script]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(has_no_layer(&site), "{ended:?}");
     let after = site.tree();
-    assert!(after.len() > 1600 && site.read("new3/42") == "42\n", "{}", after.len());
+    assert!(after.len() > 800 && site.read("new3/42") == "42\n", "{}", after.len());
     let undone = limited(&["undo"]);
     assert_eq!(undone.code, Some(0), "{undone:?}");
     assert!(site.tree() == before, "not the first tree");
