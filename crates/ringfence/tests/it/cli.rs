@@ -461,7 +461,7 @@ fn a_limit_on_file_sizes_is_an_error_reply_and_not_the_end() {
         let before = site.tree();
         let run = |tool: &str, path: &str| {
             let mut command = site.program("sh");
-            command.args(["-c", r#"ulimit -f 8; exec "$0" "$@""#, crate::site::PROGRAM]);
+            command.args(["-c", r#"ulimit -f 8; exec "$0" "$@""#, PROGRAM]);
             command.args(["--preset", "edits", "call", tool, "-"]).arg("--workspace").arg(&site.workspace);
             run_with_input(command, json!({"path": path, "content": "x".repeat(100_000)}).to_string().as_bytes())
         };
@@ -478,7 +478,7 @@ fn a_limit_on_file_sizes_is_an_error_reply_and_not_the_end() {
 fn a_closed_stdout_does_not_panic() {
     let site = site();
     let mut command = site.program("sh");
-    command.args(["-c", r#""$0" "$@" | true"#, crate::site::PROGRAM, "tools", "--format", "openai"]);
+    command.args(["-c", r#""$0" "$@" | true"#, PROGRAM, "tools", "--format", "openai"]);
     let said = cli_output(command.arg("--workspace").arg(&site.workspace).output().unwrap());
     assert!(!said.err.contains("panicked"), "{}", said.err);
 }
