@@ -22,6 +22,7 @@ pub mod file_clock;
 #[cfg(feature = "kernel")]
 pub mod host;
 pub mod mcp_client;
+pub mod oauth_server;
 pub mod patience;
 pub mod requirement;
 #[cfg(feature = "fuse")]
@@ -31,4 +32,6 @@ pub mod stdio_process;
 pub mod store_suite;
 pub mod subprocess;
 pub mod swap_race;
+#[cfg(feature = "tls")]
+pub mod tls_test_server;
 pub mod world;
