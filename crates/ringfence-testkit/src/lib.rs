@@ -32,6 +32,4 @@ pub mod stdio_process;
 pub mod store_suite;
 pub mod subprocess;
 pub mod swap_race;
-#[cfg(feature = "tls")]
-pub mod tls_test_server;
 pub mod world;

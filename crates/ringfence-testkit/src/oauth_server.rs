@@ -2,7 +2,7 @@
 //!
 //! A refresh token is good for one use, as with the real ones: who uses an old one has lost the login.
 //!
-//! Not here: connections (`tls_test_server.rs`).
+//! Not here: connections.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,7 +77,7 @@ struct SyntheticOAuthState {
 }
 
 impl SyntheticOAuth {
-    /// A server whose access tokens are good for so many uses.
+    /// A server whose access tokens are good for this number of uses.
     pub fn new(form: SyntheticTokenForm, uses: usize) -> Self {
         let server = Self { form, uses, state: Mutex::default() };
         server.rotate(&mut server.state());

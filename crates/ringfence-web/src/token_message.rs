@@ -1,7 +1,7 @@
 //! Messages of an OAuth token endpoint (RFC 6749): the request of a program with a real token in it, and the answer without one.
 //!
-//! A request to refresh is made anew of the members that it needs: what else a program writes is not sent. An answer is
-//! made anew too: programs get placeholders, and the members that are named for the login.
+//! Of a request to refresh, the members that it needs are sent, and nothing else that a program writes. Of an answer,
+//! programs get placeholders, and the members that are named for the login.
 //!
 //! Not here: the exchange (`intercepted_connection.rs`), and what the tokens are (`oauth_login.rs`).
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_made_anew_of_what_it_needs() {
+    fn a_request_has_what_it_needs_and_nothing_else() {
         let sent = |content_type, body: &str| parse(content_type, body).map(|request| request.body("real-token&"));
         let wide =
             r#"{"grant_type":"refresh_token","refresh_token":"p","client_id":"c","scope":"less","expires_in":1}"#;

@@ -69,6 +69,7 @@ mod state_fixture;
 mod store;
 mod terminal;
 mod terminal_escapes;
+mod tls_server;
 mod token_reuse;
 mod undo;
 mod web;

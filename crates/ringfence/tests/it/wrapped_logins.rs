@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use ringfence_testkit::oauth_server::{SyntheticOAuth, SyntheticTokenForm, TokenAnswerStyle};
 use ringfence_testkit::requirement::{Requirement, skip_without};
-use ringfence_testkit::tls_test_server::TlsTestServer;
 use serde_json::{Value, json};
 
 use crate::site::{CliOutput, TestSite, cli_output};
+use crate::tls_server::TlsTestServer;
 
 /// What the program does: a client with a login, as a script of one word for each step. It prints all that it sees.
 const CLIENT: &str = r#"

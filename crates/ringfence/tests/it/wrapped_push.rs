@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use ringfence_testkit::oauth_server::SyntheticAnswer;
 use ringfence_testkit::requirement::{Requirement, skip_without};
-use ringfence_testkit::tls_test_server::TlsTestServer;
 use serde_json::Value;
 
 use crate::site::{CliOutput, TestSite, cli_output};
 use crate::terminal::{ASKED, TestTerminal};
+use crate::tls_server::TlsTestServer;
 
 /// The person's token, which is never inside.
 const TOKEN: &str = "ghp_0b7c1e55a9d34f2281c6";

@@ -187,7 +187,7 @@ fn a_renewed_file_takes_the_place_of_what_programs_left() {
     };
     drop(create_layer(&world, &about(true)).unwrap());
     let home = homes_of(&world)[0].clone();
-    let (upper, outside) = (home.join("upper"), world.host_path().join("outside"));
+    let (upper, outside) = (home.join("upper"), world.host_path().join("of-the-person"));
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("login"), "of the person").unwrap();
     let write = |path: &str| {

@@ -1,6 +1,6 @@
 //! TLS server for tests, on loopback, with an authority of its own.
 //!
-//! Not here: what it answers (`oauth_server.rs`).
+//! Not here: what it answers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -10,19 +10,19 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::oauth_server::SyntheticAnswer;
+use ringfence_testkit::oauth_server::SyntheticAnswer;
 
 /// A server that runs until the test ends.
 #[derive(Clone, Debug)]
-pub struct TlsTestServer {
-    pub port: u16,
+pub(crate) struct TlsTestServer {
+    pub(crate) port: u16,
     /// The certificate of its authority.
-    pub authority_pem: String,
+    pub(crate) authority_pem: String,
 }
 
 impl TlsTestServer {
     /// Serves requests for a name: the head without its end, and the body. One request a connection.
-    pub fn start(
+    pub(crate) fn start(
         name: &str,
         answer: impl Fn(&str, &[u8]) -> SyntheticAnswer + Send + Sync + 'static,
     ) -> io::Result<Self> {
