@@ -65,7 +65,12 @@ fn check_agent(dir: &Path, agent: &WrappedAgent) -> Result<usize, String> {
     let _front = trial.tls_front(model.port()).map_err(io)?;
     let mut command = trial.ringfence();
     command.env_remove(agent.key.0).args(["run", "--end", "keep", "--"]);
-    command.arg(programs.join(agent.program)).args(agent.arguments);
+    command.arg(programs.join(agent.program));
+    if !is_claude {
+        // The scripted model reads requests as they are.
+        command.args(["-c", "features.enable_request_compression=false"]);
+    }
+    command.args(agent.arguments);
     let output = trial.directory.join("output.txt");
     let ended = run_within(&mut command, &output).map_err(io)?;
     let read = |name: &str| fs::read_to_string(trial.workspace().join(name)).unwrap_or_default();

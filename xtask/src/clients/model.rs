@@ -253,6 +253,17 @@ fn other_endpoint(path: &str) -> Option<String> {
     if path.ends_with("/count_tokens") {
         return Some(json!({"input_tokens": 10}).to_string());
     }
+    if path.ends_with("/accounts/check") {
+        // Where Codex with a login finds out which host its workspace is on.
+        let account = json!({
+            "id": "account-1", "name": "Ada", "structure": "personal", "plan_type": "plus", "is_deactivated": false,
+            "can_access_with_session": true, "is_fedramp_compliant_workspace": false, "sso_connection_name": null,
+            "workspace_backend_origin": "https://chatgpt.com", "account_routing_override": "NO_CONSTRAINT", "profile_picture_url": null,
+        });
+        let answer =
+            json!({"accounts": [account], "default_account_id": "account-1", "account_ordering": ["account-1"]});
+        return Some(answer.to_string());
+    }
     path.ends_with("/models").then(|| {
         let model = json!({"id": "scripted", "object": "model", "type": "model", "display_name": "scripted"});
         json!({"object": "list", "data": [model], "models": [], "has_more": false}).to_string()
