@@ -137,8 +137,8 @@ impl PushSite {
         program
     }
 
-    /// Runs a script whose one question is answered at a terminal with this key. Returns the question as well.
-    fn run_answered(&self, script: &str, keys: &[&str]) -> (CliOutput, String) {
+    /// Runs a script whose one question is answered at a terminal. Returns the question as well.
+    fn run_answered(&self, script: &str, approves: bool) -> (CliOutput, String) {
         let mut child = self.command(&[], script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let (mut err, mut shown) = (String::new(), String::new());
@@ -149,8 +149,10 @@ impl PushSite {
                 shown = self.site.run(&["approvals", "show", id]).out;
                 let mut terminal = TestTerminal::new(&self.site, &["approvals", "answer", id]);
                 terminal.until(ASKED);
-                for key in keys {
-                    terminal.press(key);
+                terminal.press(if approves { "y" } else { "n" });
+                if !approves {
+                    terminal.until("reason (optional");
+                    terminal.press("\r");
                 }
                 terminal.end();
             }
@@ -181,7 +183,7 @@ fn a_push_is_asked_about_with_its_refs_and_the_token_stays_outside() {
     let script = format!(
         "env; {COMMIT} && git fetch --quiet origin && git push origin main :old 2>&1; cat $GIT_CONFIG_SYSTEM ~/.gitconfig"
     );
-    let (ended, question) = push.run_answered(&script, &["y"]);
+    let (ended, question) = push.run_answered(&script, true);
     assert_eq!(ended.code, Some(0), "{ended:?}\n{question}");
     assert_eq!(push.refs(), ["refs/heads/main second"], "{ended:?}\n{question}");
     for shown in ["POST /o/r.git/git-receive-pack", "add to refs/heads/main, from ", "delete refs/heads/old, which is "]
@@ -201,7 +203,7 @@ fn a_push_is_asked_about_with_its_refs_and_the_token_stays_outside() {
 fn a_forced_push_is_named_as_a_loss() {
     let push = PushSite::new();
     let script = "git commit --quiet --amend -m other && git push --force origin main 2>&1";
-    let (ended, question) = push.run_answered(script, &["y"]);
+    let (ended, question) = push.run_answered(script, true);
     assert_eq!(ended.code, Some(0), "{ended:?}\n{question}");
     assert!(question.contains("move refs/heads/main from ") && question.contains("1 moved to where"), "{question}");
     assert_eq!(push.refs(), ["refs/heads/main other", "refs/heads/old first"]);
@@ -212,7 +214,7 @@ fn a_push_that_is_not_approved_is_refused_as_git_says_it() {
     let push = PushSite::new();
     let script = format!("{COMMIT} && git push origin main 2>&1");
     let before = push.refs();
-    let (ended, _) = push.run_answered(&script, &["n", "\r"]);
+    let (ended, _) = push.run_answered(&script, false);
     assert!(ended.out.contains("[remote rejected]") && ended.out.contains("ringfence: "), "{ended:?}");
     assert_eq!((ended.code, push.refs()), (Some(1), before.clone()), "{ended:?}");
     let seen = push.seen.lock().unwrap().clone();
@@ -239,7 +241,7 @@ fn fetches_need_no_question_and_other_requests_are_asked_about_once() {
         format!("curl {options} {url}{path}")
     };
     let script = format!("{one}; {one}; {}", delete("/o//r"), one = delete("/o/r.git/x"));
-    let (ended, question) = push.run_answered(&script, &["y"]);
+    let (ended, question) = push.run_answered(&script, true);
     assert_eq!(ended.err.matches("approval required").count(), 1, "{ended:?}");
     assert!(question.contains("DELETE /o/r.git/x"), "{question}");
     assert!(ended.out.ends_with("400 "), "{ended:?}");
