@@ -219,6 +219,11 @@ fn a_push_that_is_not_approved_is_refused_as_git_says_it() {
     assert_eq!((ended.code, push.refs()), (Some(1), before.clone()), "{ended:?}");
     let seen = push.seen.lock().unwrap().clone();
     assert!(seen.iter().all(|first| !first.starts_with("POST")), "nothing was sent: {seen:?}");
+    let why = push.site.program_without_arguments().args(["why", "--json"]).output().unwrap();
+    let why: Value = serde_json::from_slice(&why.stdout).unwrap();
+    let refusal = &why["refusals"][0];
+    assert_eq!((&refusal["kind"], &refusal["error"]), (&"send".into(), &"APPROVAL_DENIED".into()), "{why}");
+    assert!(refusal["detail"].as_str().unwrap().contains("/o/r.git/git-receive-pack refs/heads/main "), "{why}");
     // Without a person.
     let ended = cli_output(push.command(&["--approve", "never"], &script).output().unwrap());
     assert!(ended.out.contains("[remote rejected]"), "{ended:?}");
