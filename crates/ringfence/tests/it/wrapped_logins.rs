@@ -175,7 +175,10 @@ fn files_below(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut found, mut left) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(path) = left.pop() {
         match fs::symlink_metadata(&path) {
-            Ok(stat) if stat.is_dir() => left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path())),
+            // The work directory of an overlay is closed to a plain user, and empty.
+            Ok(stat) if stat.is_dir() => {
+                left.extend(fs::read_dir(&path).into_iter().flatten().map(|entry| entry.unwrap().path()));
+            }
             Ok(stat) if stat.is_file() => found.push((path.clone(), fs::read(&path).unwrap())),
             _ => {}
         }
