@@ -1,13 +1,15 @@
 //! Claude Code and Codex inside `ringfence run` with a login instead of a key, and a synthetic OAuth server.
 //!
 //! The login has expired when the agent starts, and its tokens are good for a few requests only, so that the agent
-//! refreshes them by itself. Afterwards the person's own file has the tokens that are good then, and no token is anywhere else.
+//! refreshes them by itself. Afterwards the person's own file has the tokens that are good then, and no token is anywhere
+//! else. Claude Code starts at a terminal as well, where it asks for no login.
 //!
 //! Not here: the network, and agents with a key (`wrapped.rs`).
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use ringfence_testkit::oauth_server::{SyntheticOAuth, SyntheticTokenForm};
@@ -15,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::model::{ScriptedCall, ScriptedModel, ToolOwner};
 use super::wrapped::{CONTENTS, FILE, Shell, Trial, WrappedAgent, contains, run_within};
+use crate::external_tools::ChildGuard;
 use crate::print_status;
 
 /// Agents with a login.
@@ -28,7 +31,10 @@ pub(super) fn check(dir: &Path, agents: &[WrappedAgent]) -> bool {
     let logged_in = agents.iter().filter(|agent| NAMES.contains(&agent.name));
     let results = logged_in.map(|agent| {
         print_status(&format!("{} with a login …", agent.name));
-        let result = check_agent(dir, agent);
+        let mut result = check_agent(dir, agent);
+        if agent.name == NAMES[0] {
+            result = result.and_then(|refreshes| check_full_screen(dir, agent).map(|()| refreshes));
+        }
         match &result {
             Ok(refreshes) => print_status(&format!(
                 "{}: task done, {refreshes} refreshes, its file valid, no token elsewhere",
@@ -41,31 +47,63 @@ pub(super) fn check(dir: &Path, agents: &[WrappedAgent]) -> bool {
     results.collect::<Vec<_>>().iter().all(|fine| *fine)
 }
 
+/// One run of an agent whose person is logged in.
+struct LoginTrial<'a> {
+    trial: Trial<'a>,
+    server: Arc<SyntheticOAuth>,
+    /// The person's login.
+    file: PathBuf,
+    programs: PathBuf,
+    _front: ChildGuard,
+}
+
+impl<'a> LoginTrial<'a> {
+    fn new(dir: &Path, agent: &'a WrappedAgent, name: &str) -> Result<Self, String> {
+        let io = |error: io::Error| error.to_string();
+        let programs = agent.install(dir)?;
+        let directory = super::empty_directory(dir, name).ok_or("cannot create a directory")?;
+        let trial = Trial::new(agent, &directory, &dir.join("network"), programs.clone()).map_err(io)?;
+        let is_claude = agent.name == NAMES[0];
+        let form = if is_claude { SyntheticTokenForm::Opaque } else { SyntheticTokenForm::Jwt };
+        let server = Arc::new(SyntheticOAuth::new(form, USES));
+        let file = write_login(&trial.directory.join("home"), is_claude, &server).map_err(io)?;
+        let Shell::Tool { name, argument } = agent.shell else { return Err("it has no tool for commands".to_owned()) };
+        let command = format!(
+            "echo '{CONTENTS}' > {FILE}; cat ~/.claude/.credentials.json ~/.codex/auth.json > login.out 2>/dev/null; env > env.out"
+        );
+        let mut arguments = json!({argument: command});
+        if argument == "command" {
+            arguments["description"] = json!("make the file");
+        }
+        let script = vec![ScriptedCall { owner: ToolOwner::Client, tool: name.to_owned(), arguments }];
+        let requests = trial.directory.join("requests");
+        let model = ScriptedModel::start_with_login(script, &requests, Arc::clone(&server)).map_err(io)?;
+        let _front = trial.tls_front(model.port()).map_err(io)?;
+        Ok(Self { trial, server, file, programs, _front })
+    }
+
+    /// Our program without a key.
+    fn ringfence(&self) -> Command {
+        let mut command = self.trial.ringfence();
+        command.env_remove(self.trial.agent.key.0);
+        command
+    }
+}
+
+/// The first start of Claude Code at a terminal, which asks for no login.
+fn check_full_screen(dir: &Path, agent: &WrappedAgent) -> Result<(), String> {
+    let login = LoginTrial::new(dir, agent, "login-tui")?;
+    let (program, made) = (login.programs.join(agent.program), login.trial.workspace().join(FILE));
+    super::full_screen::check(&login.ringfence(), &program, &login.trial.directory, &made)
+}
+
 fn check_agent(dir: &Path, agent: &WrappedAgent) -> Result<usize, String> {
     let io = |error: io::Error| error.to_string();
-    let programs = agent.install(dir)?;
-    let name = format!("login-{}", agent.name);
-    let directory = super::empty_directory(dir, &name).ok_or("cannot create a directory")?;
-    let trial = Trial::new(agent, &directory, &dir.join("network"), programs.clone()).map_err(io)?;
+    let login = LoginTrial::new(dir, agent, &format!("login-{}", agent.name))?;
+    let LoginTrial { trial, server, file, programs, .. } = &login;
     let is_claude = agent.name == NAMES[0];
-    let form = if is_claude { SyntheticTokenForm::Opaque } else { SyntheticTokenForm::Jwt };
-    let server = Arc::new(SyntheticOAuth::new(form, USES));
-    let file = write_login(&trial.directory.join("home"), is_claude, &server).map_err(io)?;
-    let Shell::Tool { name, argument } = agent.shell else { return Err("it has no tool for commands".to_owned()) };
-    let command = format!(
-        "echo '{CONTENTS}' > {FILE}; cat ~/.claude/.credentials.json ~/.codex/auth.json > login.out 2>/dev/null; env > env.out"
-    );
-    let mut arguments = json!({argument: command});
-    if argument == "command" {
-        arguments["description"] = json!("make the file");
-    }
-    let script = vec![ScriptedCall { owner: ToolOwner::Client, tool: name.to_owned(), arguments }];
-    let requests = trial.directory.join("requests");
-    let model = ScriptedModel::start_with_login(script, &requests, Arc::clone(&server)).map_err(io)?;
-    let _front = trial.tls_front(model.port()).map_err(io)?;
-    let mut command = trial.ringfence();
-    command.env_remove(agent.key.0).args(["run", "--end", "keep", "--"]);
-    command.arg(programs.join(agent.program));
+    let mut command = login.ringfence();
+    command.args(["run", "--end", "keep", "--"]).arg(programs.join(agent.program));
     if !is_claude {
         // The scripted model reads requests as they are.
         command.args(["-c", "features.enable_request_compression=false"]);
@@ -80,7 +118,7 @@ fn check_agent(dir: &Path, agent: &WrappedAgent) -> Result<usize, String> {
     if !read("login.out").contains("rf") {
         return Err("it found no login".to_owned());
     }
-    let person: Value = serde_json::from_slice(&fs::read(&file).map_err(io)?).map_err(|error| error.to_string())?;
+    let person: Value = serde_json::from_slice(&fs::read(file).map_err(io)?).map_err(|error| error.to_string())?;
     let (access, refresh, _) = server.tokens();
     let pointers = match is_claude {
         true => ["/claudeAiOauth/accessToken", "/claudeAiOauth/refreshToken"],
@@ -93,7 +131,7 @@ fn check_agent(dir: &Path, agent: &WrappedAgent) -> Result<usize, String> {
     if server.refreshes() == 0 {
         return Err("it refreshed nothing".to_owned());
     }
-    fs::remove_file(&file).map_err(io)?;
+    fs::remove_file(file).map_err(io)?;
     for token in server.issued() {
         // Of a web token, the signature: claims are readable.
         let part = token.rsplit('.').next().unwrap_or(&token).to_owned();

@@ -453,7 +453,7 @@ impl WrappedAgent {
 
 /// One run of one agent.
 pub(super) struct Trial<'a> {
-    agent: &'a WrappedAgent,
+    pub(super) agent: &'a WrappedAgent,
     pub(super) directory: PathBuf,
     network: PathBuf,
     programs: PathBuf,

@@ -323,4 +323,10 @@ fn without_a_login_none_is_made_inside() {
     let ended = cli_output(program.output().unwrap());
     assert!(ended.out.contains("no file") && ended.out.contains("a new login is not possible inside"), "{ended:?}");
     assert!(login.server.requests().is_empty() && !login.file().exists());
+    // One that cannot be used is said, and is not in the way.
+    fs::write(login.file(), "not JSON").unwrap();
+    let ended = cli_output(login.command(&["show"]).output().unwrap());
+    assert!(ended.out.contains("no file") && ended.code == Some(0), "{ended:?}");
+    let note = "note: the login `agent-login` is not used: the login file `~/.agent/login.json` cannot be read: it is not JSON";
+    assert!(ended.err.contains(note), "{ended:?}");
 }

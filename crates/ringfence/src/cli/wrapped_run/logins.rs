@@ -32,6 +32,8 @@ pub(crate) struct LoginInside {
     pub(crate) files: Vec<HomeFile>,
     /// Hosts that it needs.
     pub(crate) hosts: Vec<String>,
+    /// For the person.
+    pub(crate) notes: Vec<String>,
 }
 
 impl RunLogins {
@@ -48,28 +50,40 @@ impl RunLogins {
         self.0.iter().map(RunLogin::binding).collect()
     }
 
-    /// What the program starts with.
-    pub(crate) fn inside(&self, interceptor: &TlsInterceptor) -> Result<LoginInside, String> {
+    /// What the program starts with. A login that cannot be used is left out with a note.
+    pub(crate) fn inside(&self, interceptor: &TlsInterceptor) -> LoginInside {
         let mut inside = LoginInside::default();
-        for RunLogin { setting, file } in &self.0 {
-            let placeholders = interceptor.login_placeholders(&setting.name).map_err(|error| error.to_string())?;
-            let Some(placeholders) = placeholders else { continue };
-            let tokens = [
-                (Some(setting.access_token.as_str()), placeholders.access.as_str()),
-                (Some(setting.refresh_token.as_str()), placeholders.refresh.as_str()),
-                (setting.id_token.as_deref(), placeholders.id.as_deref().unwrap_or_default()),
-            ];
-            let with_id = if placeholders.id.is_some() { &tokens[..] } else { &tokens[..2] };
-            let contents = file.with_placeholders(with_id).map_err(|error: LoginStoreError| error.to_string())?;
-            let path = setting.file.clone().into();
-            inside.files.push(HomeFile { path, contents: contents.into_bytes(), is_renewed: true });
-            inside.hosts.extend(setting.all_hosts().map(str::to_owned));
+        for login in &self.0 {
+            match login.file_inside(interceptor) {
+                Ok(Some(file)) => {
+                    inside.files.push(file);
+                    inside.hosts.extend(login.setting.all_hosts().map(str::to_owned));
+                }
+                Ok(None) => {}
+                Err(problem) => inside.notes.push(format!("the login `{}` is not used: {problem}", login.setting.name)),
+            }
         }
-        Ok(inside)
+        inside
     }
 }
 
 impl RunLogin {
+    /// The login file of the program, if there is a login.
+    fn file_inside(&self, interceptor: &TlsInterceptor) -> Result<Option<HomeFile>, String> {
+        let Self { setting, file } = self;
+        let placeholders = interceptor.login_placeholders(&setting.name).map_err(|error| error.to_string())?;
+        let Some(placeholders) = placeholders else { return Ok(None) };
+        let tokens = [
+            (Some(setting.access_token.as_str()), placeholders.access.as_str()),
+            (Some(setting.refresh_token.as_str()), placeholders.refresh.as_str()),
+            (setting.id_token.as_deref(), placeholders.id.as_deref().unwrap_or_default()),
+        ];
+        let with_id = if placeholders.id.is_some() { &tokens[..] } else { &tokens[..2] };
+        let contents = file.with_placeholders(with_id).map_err(|error: LoginStoreError| error.to_string())?;
+        let path = setting.file.clone().into();
+        Ok(Some(HomeFile { path, contents: contents.into_bytes(), is_renewed: true }))
+    }
+
     fn binding(&self) -> Result<OAuthLoginBinding, CredentialError> {
         let setting = &self.setting;
         let invalid = |problem: String| CredentialError::Invalid { name: setting.name.clone(), problem };

@@ -258,8 +258,8 @@ impl WrappedRun {
             ..InterceptedCredentials::default()
         };
         let interceptor = intercept(intercepted, &settings, &mut run)?;
-        let inside = interceptor.as_ref().map(|interceptor| logins.inside(interceptor)).transpose();
-        let inside = inside.map_err(WrappedRunError::Interceptor)?.unwrap_or_default();
+        let inside = interceptor.as_ref().map(|interceptor| logins.inside(interceptor)).unwrap_or_default();
+        run.notes.extend(inside.notes);
         run.add_logins(inside.files);
         run.notes.extend(run_toolchains.notes);
         run.files.extend(run_toolchains.files);
