@@ -9,6 +9,7 @@ use crate::commit_state::CallCommitState;
 use crate::error::{ErrorKind, ToolError};
 use crate::limits::CallLimits;
 use crate::pending_connection::PendingConnection;
+use crate::preview::Preview;
 use crate::resource::{PolicyResource, ResourceAccess};
 use crate::session_memory::SessionMemory;
 use crate::taint::Taint;
@@ -102,12 +103,17 @@ impl<'a> CallContext<'a> {
     }
 
     /// Opens the question about a connection.
-    pub(crate) fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection {
+    pub(crate) fn ask_connection(
+        &self,
+        access: &ResourceAccess,
+        preview: Option<&Preview>,
+        verdict: &Verdict,
+    ) -> PendingConnection {
         let refused = || {
             let message = "not approved: approval cannot be requested here";
             PendingConnection::refused(ToolError::new(ErrorKind::ApprovalDenied, message))
         };
-        self.services.map_or_else(refused, |services| services.ask_connection(access, verdict))
+        self.services.map_or_else(refused, |services| services.ask_connection(access, preview, verdict))
     }
 
     /// The memory of the session; `None` where the host works for itself.
@@ -208,7 +214,12 @@ pub(crate) trait CallServices: std::fmt::Debug {
     fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError>;
     fn flush_connection_counts(&self);
     fn authorize_connection(&self, access: &ResourceAccess, may_connect: &dyn Fn(&Verdict) -> bool) -> Verdict;
-    fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection;
+    fn ask_connection(
+        &self,
+        access: &ResourceAccess,
+        preview: Option<&Preview>,
+        verdict: &Verdict,
+    ) -> PendingConnection;
 }
 
 /// Progress of a running call.

@@ -31,15 +31,21 @@ const QUESTION_LIFETIME: Duration = Duration::from_hours(24);
 
 impl Invocation {
     /// Opens the question about a connection. It is withdrawn when the result is dropped.
-    pub(crate) fn open_connection_question(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection {
+    pub(crate) fn open_connection_question(
+        &self,
+        access: &ResourceAccess,
+        preview: Option<&Preview>,
+        verdict: &Verdict,
+    ) -> PendingConnection {
         let Ok(runtime) = Handle::try_current() else { return PendingConnection::refused(unavailable_error()) };
         let host = &access.resource.display_path;
         let (summary, args) = match access.action {
             PolicyAction::Listen => (format!("publish a port of the program at `{host}`"), json!({"port": host})),
             _ => (format!("connect to `{host}`"), json!({"host": host})),
         };
-        let preview = Preview::new(&summary, host.clone());
-        let preview = preview.with_body(PreviewBody::Text("for the rest of this run".to_owned()));
+        let preview = preview.cloned().unwrap_or_else(|| {
+            Preview::new(&summary, host.clone()).with_body(PreviewBody::Text("for the rest of this run".to_owned()))
+        });
         let prompt = self.approval_prompt(std::slice::from_ref(access), verdict.clone(), preview);
         let Ok(request) = build_request(self, &prompt) else { return PendingConnection::refused(unavailable_error()) };
         let expires = request.opened + QUESTION_LIFETIME;

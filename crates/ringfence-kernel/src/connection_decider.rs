@@ -3,6 +3,7 @@
 //! An allowed connection goes ahead, a denied one is refused. One that requires approval is held for some seconds while
 //! its question is open; after that it is refused, and so is every retry at once. The question stays open: its answer counts
 //! for the next retry and for the rest of the run. There is one question for each host, and other connections do not wait for it.
+//! A request that sends contents is decided like a connection, and its question shows what it would send.
 //! A port of this machine that is to be opened for the program is decided in the same way, but nothing waits for it: it is held
 //! as long as its question is open.
 //!
@@ -211,7 +212,7 @@ impl<'a> ConnectionDecider<'a> {
             }
             (Decision::Ask, None) => {
                 self.asked.set(self.asked.get() + 1);
-                let question = self.cx.ask_connection(&attempt.access, &verdict);
+                let question = self.cx.ask_connection(&attempt.access, attempt.preview.as_ref(), &verdict);
                 questions.insert(key, AskedConnection { verdict, question, asked_at: Instant::now() });
                 ConnectionDecision::Hold
             }
@@ -234,13 +235,14 @@ fn question_key(attempt: &ConnectionAttempt) -> String {
 fn subject(attempt: &ConnectionAttempt) -> String {
     match attempt.access.action {
         PolicyAction::Listen => format!("port `{}`", attempt.host()),
+        PolicyAction::Send => format!("request to `{}`", attempt.host()),
         _ => format!("connection to `{}`", attempt.host()),
     }
 }
 
 fn denied_error(attempt: &ConnectionAttempt, verdict: &Verdict) -> ToolError {
     let advice = match attempt.access.action {
-        PolicyAction::Listen => "see `ringfence why`",
+        PolicyAction::Listen | PolicyAction::Send => "see `ringfence why`",
         _ => "use another host, or see `ringfence why`",
     };
     let message = format!("{} denied by rule `{}`; {advice}", subject(attempt), verdict.rule);

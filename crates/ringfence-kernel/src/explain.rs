@@ -14,7 +14,7 @@ use crate::pending_connection::PendingConnection;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     AbandonReason, Approval, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode,
-    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, ProgressUpdate, ResourceAccess,
+    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, Preview, ProgressUpdate, ResourceAccess,
     ReviewRequirement, Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
 
@@ -210,7 +210,7 @@ impl CallServices for DryRun<'_> {
         self.evaluate(access)
     }
 
-    fn ask_connection(&self, _: &ResourceAccess, _: &Verdict) -> PendingConnection {
+    fn ask_connection(&self, _: &ResourceAccess, _: Option<&Preview>, _: &Verdict) -> PendingConnection {
         PendingConnection::refused(ToolError::new(ErrorKind::ApprovalDenied, "a dry run requests no approval"))
     }
 }

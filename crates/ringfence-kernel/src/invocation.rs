@@ -451,8 +451,13 @@ impl CallServices for Invocation {
         }
     }
 
-    fn ask_connection(&self, access: &ResourceAccess, verdict: &Verdict) -> PendingConnection {
-        self.open_connection_question(access, verdict)
+    fn ask_connection(
+        &self,
+        access: &ResourceAccess,
+        preview: Option<&Preview>,
+        verdict: &Verdict,
+    ) -> PendingConnection {
+        self.open_connection_question(access, preview, verdict)
     }
 }
 

@@ -67,6 +67,8 @@ pub struct HomeFile {
     pub path: PathBuf,
     /// All of it.
     pub contents: Vec<u8>,
+    /// Whether it takes the place of what programs of earlier runs made of it.
+    pub is_renewed: bool,
 }
 
 impl fmt::Debug for HomeFile {
@@ -283,6 +285,8 @@ pub struct ConnectionAttempt {
     pub access: ResourceAccess,
     /// The refusal, if it is not made. It is recorded all the same.
     pub refusal: Option<ToolError>,
+    /// What a person is shown who is asked about it, if its host does not say all.
+    pub(crate) preview: Option<Preview>,
     is_undecided: bool,
     reply: Box<dyn FnOnce(Result<(), ToolError>) + Send>,
 }
@@ -290,12 +294,18 @@ pub struct ConnectionAttempt {
 impl ConnectionAttempt {
     /// One that is decided. `go` is called when it was recorded.
     pub fn new(access: ResourceAccess, refusal: Option<ToolError>, go: impl FnOnce() + Send + 'static) -> Self {
-        Self { access, refusal, is_undecided: false, reply: Box::new(|_| go()) }
+        Self { access, refusal, preview: None, is_undecided: false, reply: Box::new(|_| go()) }
     }
 
     /// One that the policy has to decide about. `reply` gets the decision when that was recorded.
     pub fn undecided(access: ResourceAccess, reply: impl FnOnce(Result<(), ToolError>) + Send + 'static) -> Self {
-        Self { access, refusal: None, is_undecided: true, reply: Box::new(reply) }
+        Self { access, refusal: None, preview: None, is_undecided: true, reply: Box::new(reply) }
+    }
+
+    /// The same, with what a person is shown.
+    #[must_use]
+    pub fn with_preview(self, preview: Preview) -> Self {
+        Self { preview: Some(preview), ..self }
     }
 
     /// The host and port, as rules and records spell them.

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use brotli_decompressor::DecompressorWriter;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use flate2::{Decompress, FlushDecompress, Status};
 use zstd::stream::raw::{DParameter, Decoder as RawZstd};
 use zstd::stream::zio;
 
@@ -144,6 +145,17 @@ impl<W: Write> ContentDecoder<W> {
             DecoderKind::Zstd(decoder) => decoder.writer_mut(),
         }
     }
+}
+
+/// The zlib stream at the beginning of some bytes, and how long it is. `None` if it is not all there, is not valid, or
+/// decodes to more than `most` bytes.
+pub fn inflate_first(bytes: &[u8], most: usize) -> Option<(Vec<u8>, usize)> {
+    let mut decoder = Decompress::new(true);
+    // One more, so that what is too long is seen.
+    let mut decoded = Vec::with_capacity(most + 1);
+    let status = decoder.decompress_vec(bytes, &mut decoded, FlushDecompress::Finish).ok()?;
+    let length = usize::try_from(decoder.total_in()).ok()?;
+    (status == Status::StreamEnd && decoded.len() <= most).then_some((decoded, length))
 }
 
 impl BodyDecoder {

@@ -17,7 +17,7 @@ mod tls;
 mod tls_server;
 
 pub use address_policy::{AddressPolicy, AddressRefusal, AnyAddress, check_public};
-pub use decompress::ContentDecoder;
+pub use decompress::{ContentDecoder, inflate_first};
 pub use dial::{DialError, DialTarget, Dialer, NameResolver, NetStream, SystemResolver, TargetHost};
 pub use exchange::{
     BodyCoding, ExchangeError, HttpConnection, HttpRequest, HttpResponse, MAX_HEADER_BYTES, ResponseStream, forward,

@@ -22,6 +22,7 @@ pub mod file_clock;
 #[cfg(feature = "kernel")]
 pub mod host;
 pub mod mcp_client;
+pub mod oauth_server;
 pub mod patience;
 pub mod requirement;
 #[cfg(feature = "fuse")]

@@ -42,7 +42,8 @@ impl SecretText {
         Self(Zeroizing::new(text))
     }
 
-    pub(crate) fn expose(&self) -> &str {
+    /// The text itself, for the request that it is for and the place where it is kept.
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }
@@ -60,6 +61,8 @@ pub enum CredentialHeader {
     Header(String),
     /// `authorization: Bearer …`.
     Bearer,
+    /// `authorization: token …`, as GitHub has it.
+    Token,
     /// `authorization: Basic …`, as its password, or as its user without a password.
     Basic,
 }
@@ -68,7 +71,7 @@ impl CredentialHeader {
     pub(crate) fn name(&self) -> Option<HeaderName> {
         match self {
             Self::Header(name) => name.parse().ok(),
-            Self::Bearer | Self::Basic => Some(AUTHORIZATION),
+            Self::Bearer | Self::Token | Self::Basic => Some(AUTHORIZATION),
         }
     }
 }
@@ -86,10 +89,34 @@ pub struct CredentialBinding {
     pub websocket_paths: Vec<String>,
     /// The headers that may carry it.
     pub headers: Vec<CredentialHeader>,
+    /// Requests that a person is asked about.
+    pub asked: Vec<AskedRequest>,
     /// The text that programs have in place of the secret.
     pub placeholder: String,
     /// The secret.
     pub secret: SecretText,
+}
+
+/// Requests of one method that a person is asked about, such as pushes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedRequest {
+    /// Such as `POST`.
+    pub method: String,
+    /// Host name, with a port where it is not 443.
+    pub host: String,
+    /// A glob such as `/repos/**`.
+    pub path: String,
+}
+
+impl AskedRequest {
+    /// Parses `METHOD HOST[:PORT]/PATH`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (method, rest) = text.split_once(' ')?;
+        let (host, path) = rest.split_at(rest.find('/')?);
+        let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+        let (host, path) = (host.to_owned(), path.to_owned());
+        is_method.then(|| Self { method: method.to_owned(), host, path })
+    }
 }
 
 /// A host of which programs may request these paths only.
@@ -128,6 +155,9 @@ pub enum CredentialError {
     /// The header cannot be sent.
     #[error("credential `{0}`: invalid header name `{1}`")]
     Header(String, String),
+    /// The method of an asked request cannot be sent.
+    #[error("credential `{0}`: invalid method `{1}`")]
+    Method(String, String),
     /// The secret does not fit a header, or is too short to be recognised.
     #[error("credential `{0}`: the secret must have 8 to 8192 visible ASCII characters")]
     Secret(String),
@@ -174,11 +204,17 @@ pub(crate) fn parse_patterns(owner: &str, texts: &[String]) -> Result<Vec<PathPa
     texts.iter().map(parse).collect()
 }
 
+fn fits(text: &str, least: usize) -> bool {
+    (least..=MAX_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Whether a secret can be sent in a header, and is long enough to be recognised.
+pub(crate) fn fits_header(secret: &str) -> bool {
+    fits(secret, MIN_SECRET_BYTES)
+}
+
 /// Fails for a binding that cannot be kept.
 pub(crate) fn check_bindings(bindings: &[CredentialBinding]) -> Result<(), CredentialError> {
-    let fits = |text: &str, least: usize| {
-        (least..=MAX_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-    };
     for binding in bindings {
         let name = || binding.name.clone();
         if binding.hosts.is_empty() {
@@ -192,7 +228,7 @@ pub(crate) fn check_bindings(bindings: &[CredentialBinding]) -> Result<(), Crede
                 return Err(CredentialError::Header(name(), text.clone()));
             }
         }
-        if !fits(binding.secret.expose(), MIN_SECRET_BYTES) {
+        if !fits_header(binding.secret.expose()) {
             return Err(CredentialError::Secret(name()));
         }
         if !fits(&binding.placeholder, MIN_PLACEHOLDER_BYTES) {
@@ -223,7 +259,9 @@ pub fn placeholder_like(secret_prefix: &str, random: &[u8]) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{BoundHost, CredentialBinding, CredentialHeader, SecretText, check_bindings, placeholder_like};
+    use super::{
+        AskedRequest, BoundHost, CredentialBinding, CredentialHeader, SecretText, check_bindings, placeholder_like,
+    };
 
     pub(crate) fn binding(name: &str, placeholder: &str, secret: &str) -> CredentialBinding {
         CredentialBinding {
@@ -232,6 +270,7 @@ pub(crate) mod tests {
             paths: Vec::new(),
             websocket_paths: Vec::new(),
             headers: vec![CredentialHeader::Bearer],
+            asked: Vec::new(),
             placeholder: placeholder.to_owned(),
             secret: SecretText::new(secret.to_owned()),
         }
@@ -245,6 +284,16 @@ pub(crate) mod tests {
         assert_ne!(one, two);
         assert_eq!(one[one.len() - 20..], two[two.len() - 20..]);
         assert_ne!(one[one.len() - 20..], placeholder_like("ghp_", &[1; 60])[19..][..20]);
+    }
+
+    #[test]
+    fn an_asked_request_is_a_method_a_host_and_a_path() {
+        let parse = |text: &str| AskedRequest::parse(text).map(|asked| (asked.method, asked.host, asked.path));
+        let expected = ("POST".to_owned(), "a.org:8443".to_owned(), "/x/**".to_owned());
+        assert_eq!(parse("POST a.org:8443/x/**"), Some(expected));
+        for wrong in ["", "POST", "post a.org/x", "POST a.org", "/x", " a.org/x"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -240,7 +240,12 @@ fn serve(socket: StdUnixStream, state: Arc<ProxyState>) {
             start_serving(descriptor, index, &state, &slots)?;
         }
         // It never sends anything: it ends.
-        socket.read(&mut [0]).await
+        let ended = socket.read(&mut [0]).await;
+        if let Some(interceptor) = state.interceptor.clone() {
+            // What a host has answered is stored. A thread that panicked has nothing to wait for.
+            let _ = tokio::task::spawn_blocking(move || interceptor.finish_token_exchanges()).await;
+        }
+        ended
     });
     runtime.shutdown_background();
 }

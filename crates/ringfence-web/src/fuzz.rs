@@ -1,4 +1,5 @@
-//! Fuzzing of URLs, addresses, ClientHellos and proxy requests: whatever is accepted is on the public internet.
+//! Fuzzing of URLs, addresses, ClientHellos and proxy requests: whatever is accepted is on the public internet. Of pushes and
+//! answers of token endpoints: what is shown is what is sent, and no token passes.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +19,12 @@ use crate::client_hello::{self, ClientHello};
 use crate::connector::WebConnector;
 use crate::egress_proxy::proxy_target;
 use crate::fetch_target::FetchTarget;
+use crate::leak_scanner::LeakPatterns;
+use crate::oauth_login::OAuthPlaceholders;
+use crate::pack_commits::PackCommits;
 use crate::private_hosts::PrivateHosts;
+use crate::receive_pack::PushCommands;
+use crate::token_message::TokenGrant;
 
 fn fuzz(name: &'static str) -> Fuzz {
     Fuzz::new(name, env!("CARGO_MANIFEST_DIR"))
@@ -228,5 +234,73 @@ fn no_proxy_request_leads_to_a_private_address() {
             received.unwrap();
         });
         went.into_inner().unwrap()
+    });
+}
+
+#[test]
+fn the_commands_of_a_push_are_the_same_however_it_is_split() {
+    let tokens = &[
+        "0000",
+        "0001",
+        "0004",
+        "003f",
+        "00ab",
+        " refs/heads/main",
+        "\0 report-status side-band-64k",
+        "push-cert",
+        "shallow ",
+    ];
+    fuzz("push").tokens(tokens).check(|bytes| {
+        let whole = PushCommands::parse(bytes);
+        let mut known = Ok(None);
+        for end in 0..=bytes.len() {
+            let now = PushCommands::parse(&bytes[..end]);
+            assert!(known == Ok(None) || known == now, "{known:?} became {now:?} at {end}");
+            known = now;
+        }
+        assert_eq!(known, whole);
+        whole.map(|push| {
+            push.map(|push| {
+                let mut commits = PackCommits::default();
+                commits.read(&bytes[push.length()..]);
+                assert!(
+                    push.lines(&commits)
+                        .iter()
+                        .chain(&push.losses(&commits))
+                        .all(|line| !line.contains(char::is_control))
+                );
+                let report = push.refusal("no");
+                (push.is_empty(), push.lines(&commits).len().min(3), report.is_some())
+            })
+        })
+    });
+}
+
+#[test]
+fn no_token_of_an_answer_reaches_a_program() {
+    let tokens = &[
+        "{",
+        "}",
+        "\"access_token\":",
+        "\"refresh_token\":",
+        "\"scope\":",
+        "\"real-token-1234\"",
+        ",",
+        "null",
+        "[",
+        "]",
+    ];
+    let placeholders =
+        OAuthPlaceholders { access: "placeholder-a".to_owned(), refresh: "placeholder-r".to_owned(), id: None };
+    let passed = ["scope", "access_token", "refresh_token"].map(str::to_owned);
+    fuzz("token-answer").tokens(tokens).check(|bytes| {
+        let grant = TokenGrant::parse(bytes)?;
+        let text = grant.for_program(&passed, &placeholders);
+        let members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(members["access_token"], "placeholder-a");
+        assert!(members.get("refresh_token").is_none_or(|token| token == "placeholder-r"));
+        // A token in another member is found by the search for tokens.
+        let secrets = LeakPatterns::new([grant.tokens.access.expose()]).unwrap();
+        Some((members.len(), secrets.are_in(text.as_bytes()), grant.tokens.refresh.is_some()))
     });
 }

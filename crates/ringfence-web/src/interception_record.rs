@@ -1,6 +1,6 @@
 //! Audit records of intercepted connections: each request by method and path, each tripwire and each cut answer.
 //!
-//! A request is sent once it is on record. A tripwire, a refused request and a cut answer are refusals, which are recorded too.
+//! A request is sent once it is on record, and one that sends contents once a person has decided. A tripwire, a refused request and a cut answer are refusals, which are recorded too.
 //!
 //! Not here: records of connections (`egress_proxy.rs`).
 
@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use ringfence_kernel::{
-    ConnectionAttempt, ErrorKind, NET_MOUNT, PolicyAction, PolicyResource, ResourceAccess, ToolError,
+    ConnectionAttempt, ErrorKind, NET_MOUNT, PolicyAction, PolicyResource, Preview, PreviewBody, ResourceAccess,
+    ToolError,
 };
 use tokio::sync::oneshot;
 
-use crate::interceptor::{InterceptionObserver, RequestRecorded};
+use crate::interceptor::{InterceptionObserver, RequestDecision, RequestQuestion, RequestRecorded};
 
 /// Characters of a place in a record, which may be the name of a header.
 const MAX_PLACE: usize = 100;
@@ -79,6 +80,31 @@ impl InterceptionObserver for InterceptionRecorder {
 
     fn on_refusal(&self, method: &str, path: &str, reason: &str) {
         self.record(&request_details(method, path, None), Some(reason.to_owned()));
+    }
+
+    fn ask_about<'a>(&'a self, question: &'a RequestQuestion) -> RequestDecision<'a> {
+        let access = ResourceAccess { action: PolicyAction::Send, ..self.access(&question.details) };
+        let summary = format!("send `{}` to `{}`", question.details, self.authority);
+        let mut preview = Preview::new(&summary, format!("{} {}", self.authority, question.details));
+        for loss in &question.losses {
+            preview = preview.with_line(loss);
+        }
+        if !question.changes.is_empty() {
+            preview = preview.with_body(PreviewBody::Text(question.changes.join("\n")));
+        }
+        let (decide, decided) = oneshot::channel();
+        let attempt = ConnectionAttempt::undecided(access, move |decision| {
+            // The receiver may be gone.
+            let _ = decide.send(decision);
+        });
+        let is_sent = self.attempts.send(attempt.with_preview(preview)).is_ok();
+        Box::pin(async move {
+            let ended = || "the run has ended".to_owned();
+            if !is_sent {
+                return Err(ended());
+            }
+            decided.await.map_err(|_| ended())?.map_err(|error| error.message)
+        })
     }
 
     fn record_request<'a>(

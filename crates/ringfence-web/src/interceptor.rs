@@ -26,6 +26,7 @@ use crate::credential::{BoundHost, CredentialBinding, CredentialError, HostPathR
 use crate::fetch_target::FetchTarget;
 use crate::intercepted_connection::InterceptedConnection;
 use crate::leak_scanner::LeakPatterns;
+use crate::oauth_login::{LoginStoreError, OAuthLogin, OAuthLoginBinding, OAuthPlaceholders};
 use crate::request_body::GuardedBody;
 use crate::request_guard::{HostGuard, RequestRefusal, placeholder_header};
 use crate::run_ca::{RunCaError, RunCertificateAuthority};
@@ -45,6 +46,20 @@ const STREAM_WINDOW: u32 = 1 << 20;
 /// Resolves when a request is on record. False: it cannot be recorded, and is not sent.
 pub type RequestRecorded<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
+/// Resolves when a person has decided about a request. An error is the reason for which it is not sent.
+pub type RequestDecision<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+/// A request that a person is asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestQuestion {
+    /// Method, path, and what it changes: what the answer is about.
+    pub details: String,
+    /// One line each.
+    pub losses: Vec<String>,
+    /// The same.
+    pub changes: Vec<String>,
+}
+
 /// Told what happens on intercepted connections. No text contains a secret or a placeholder.
 pub trait InterceptionObserver: Send + Sync {
     /// A request is about to be sent, with the credential of this name.
@@ -59,6 +74,12 @@ pub trait InterceptionObserver: Send + Sync {
     /// A request was refused for another reason.
     fn on_refusal(&self, method: &str, path: &str, reason: &str) {
         let _ = (method, path, reason);
+    }
+
+    /// Asks about a request that sends something. An observer that knows a person overrides this.
+    fn ask_about<'a>(&'a self, question: &'a RequestQuestion) -> RequestDecision<'a> {
+        let _ = question;
+        Box::pin(std::future::ready(Err("it requires approval, and there is no one to ask".to_owned())))
     }
 
     /// Records a request before it is sent. An observer that can say when it is on record overrides this.
@@ -85,6 +106,18 @@ pub enum InterceptorError {
     /// There is too much to look for.
     #[error("cannot prepare the search for credentials: {0}")]
     Patterns(String),
+    /// The tokens of a login cannot be used.
+    #[error(transparent)]
+    Login(#[from] LoginStoreError),
+}
+
+/// What programs use and never see, and where.
+#[derive(Clone, Debug, Default)]
+pub struct InterceptedCredentials {
+    pub bindings: Vec<CredentialBinding>,
+    pub logins: Vec<OAuthLoginBinding>,
+    /// A host that has rules passes only requests that one of them names.
+    pub rules: Vec<HostPathRule>,
 }
 
 /// The texts that are looked for.
@@ -119,6 +152,7 @@ pub struct TlsInterceptor {
     patterns: InterceptionPatterns,
     /// In lower case.
     placeholders: Vec<String>,
+    logins: Vec<Arc<OAuthLogin>>,
     connector: Arc<WebConnector>,
 }
 
@@ -129,32 +163,27 @@ impl fmt::Debug for TlsInterceptor {
 }
 
 impl TlsInterceptor {
-    /// An interceptor for the hosts of these bindings.
+    /// An interceptor for the hosts of these credentials, logins and rules.
     pub fn new(
-        bindings: Vec<CredentialBinding>,
+        credentials: InterceptedCredentials,
         connector: Arc<WebConnector>,
         now: SystemTime,
     ) -> Result<Self, InterceptorError> {
-        Self::with_path_rules(bindings, &[], connector, now)
-    }
-
-    /// An interceptor for the hosts of these bindings and rules. A host that has rules passes only requests that one of
-    /// them names.
-    pub fn with_path_rules(
-        bindings: Vec<CredentialBinding>,
-        rules: &[HostPathRule],
-        connector: Arc<WebConnector>,
-        now: SystemTime,
-    ) -> Result<Self, InterceptorError> {
+        let InterceptedCredentials { bindings, logins, rules } = credentials;
         check_bindings(&bindings)?;
         let patterns = InterceptionPatterns::new(&bindings)?;
+        let login =
+            |binding| OAuthLogin::new(binding, patterns.secrets.clone(), patterns.placeholders.clone()).map(Arc::new);
+        let logins = logins.into_iter().map(login).collect::<Result<Vec<_>, _>>()?;
         let mut bound = Vec::new();
-        for binding in &bindings {
-            for host in &binding.hosts {
-                bound.push(BoundHost::parse(&binding.name, host)?);
+        let credentials = bindings.iter().map(|binding| (&binding.name, &binding.hosts));
+        for (name, hosts) in credentials.chain(logins.iter().map(|login| (&login.binding.name, &login.binding.hosts))) {
+            for host in hosts {
+                bound.push(BoundHost::parse(name, host)?);
             }
         }
-        for rule in rules {
+        bound.extend(logins.iter().map(|login| login.token_host().clone()));
+        for rule in &rules {
             bound.push(BoundHost::parse(&rule.host, &rule.host)?);
         }
         let names: Vec<String> = bound.iter().map(|host| host.name.clone()).collect();
@@ -162,11 +191,22 @@ impl TlsInterceptor {
         let mut hosts = BTreeMap::new();
         for host in bound {
             let server = authority.server(&host.name)?;
-            let guard = Arc::new(HostGuard::new(host.clone(), &bindings, rules, &patterns.placeholders)?);
+            let guard = Arc::new(HostGuard::new(host.clone(), (&bindings, &logins), &rules, &patterns.placeholders)?);
             hosts.insert((host.name, host.port), InterceptedHost { server, guard });
         }
         let placeholders = bindings.iter().map(|binding| binding.placeholder.to_ascii_lowercase()).collect();
-        Ok(Self { hosts, authority, patterns, placeholders, connector })
+        Ok(Self { hosts, authority, patterns, placeholders, logins, connector })
+    }
+
+    /// Placeholders for the tokens of a login that is there now. `None` if there is none.
+    pub fn login_placeholders(&self, name: &str) -> Result<Option<OAuthPlaceholders>, InterceptorError> {
+        let login = self.logins.iter().find(|login| login.binding.name == name);
+        Ok(login.map(|login| login.placeholders()).transpose()?.flatten())
+    }
+
+    /// Waits until no exchange of tokens is open: a host may have replaced a refresh token. Each has a time limit.
+    pub fn finish_token_exchanges(&self) {
+        self.logins.iter().for_each(|login| login.until_idle());
     }
 
     /// The certificate of the run, for programs to trust.
@@ -219,6 +259,9 @@ impl TlsInterceptor {
     /// Whether a host name has a placeholder, which may be split into labels and has lost its capital letters.
     pub fn is_in_name(&self, name: &str) -> bool {
         let joined = name.replace('.', "").to_ascii_lowercase();
+        if self.logins.iter().any(|login| login.is_in_name(&joined)) {
+            return true;
+        }
         self.placeholders.iter().any(|placeholder| joined.contains(&placeholder.replace('.', "")))
     }
 

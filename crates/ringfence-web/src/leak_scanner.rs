@@ -2,7 +2,8 @@
 //!
 //! Found are each text itself, its base64 in the three alignments, its hexadecimal digits, and those with percent-escapes
 //! or JSON escapes at any place. After each piece the scanner tells up to which byte the stream cannot be the
-//! beginning of a find, so that a caller holds back no more than that.
+//! beginning of a find, so that a caller holds back no more than that. Texts can be added while streams are scanned, such as
+//! tokens that are new: each scan looks for them from its next piece on.
 //!
 //! Not found: a text that is encoded twice, in parts with other bytes between them, or by any other means (HTML
 //! entities, UTF-16, base64 with line breaks, compression, encryption).
@@ -13,20 +14,26 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, BuildError};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use ringfence_kernel::sync::RwLock;
 use zeroize::Zeroizing;
 
-/// The texts to find, in each form.
+/// The texts to find. Clones share them.
 #[derive(Clone)]
-pub(crate) struct LeakPatterns {
-    forms: Arc<Vec<Zeroizing<Vec<u8>>>>,
+pub(crate) struct LeakPatterns(Arc<RwLock<Arc<PatternForms>>>);
+
+/// The texts at one moment, in each form.
+struct PatternForms {
+    forms: Vec<Arc<Zeroizing<Vec<u8>>>>,
     finder: AhoCorasick,
     longest: usize,
+    /// Bytes that a form begins with.
+    first_bytes: [bool; 256],
 }
 
 impl fmt::Debug for LeakPatterns {
     /// Without the texts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeakPatterns").field("forms", &self.forms.len()).finish_non_exhaustive()
+        f.debug_struct("LeakPatterns").field("forms", &self.current().forms.len()).finish_non_exhaustive()
     }
 }
 
@@ -36,22 +43,19 @@ pub(crate) struct LeakFound;
 
 impl LeakPatterns {
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, BuildError> {
-        let mut forms: Vec<Zeroizing<Vec<u8>>> = Vec::new();
-        for text in texts {
-            for form in forms_of(text.as_bytes()) {
-                if !forms.contains(&form) {
-                    forms.push(form);
-                }
-            }
-        }
-        let finder = AhoCorasick::new(forms.iter().map(|form| form.as_slice()))?;
-        let longest = forms.iter().map(|form| form.len()).max().unwrap_or(0);
-        Ok(Self { forms: Arc::new(forms), finder, longest })
+        Ok(Self(Arc::new(RwLock::new(Arc::new(PatternForms::new(Vec::new(), texts)?)))))
+    }
+
+    /// Looks for these texts too, here and in every scan.
+    pub(crate) fn add<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Result<(), BuildError> {
+        let mut shared = self.0.write();
+        *shared = Arc::new(PatternForms::new(shared.forms.clone(), texts)?);
+        Ok(())
     }
 
     /// Whether there is nothing to find.
     pub(crate) fn is_empty(&self) -> bool {
-        self.forms.is_empty()
+        self.current().forms.is_empty()
     }
 
     /// Whether the bytes contain one of the texts.
@@ -59,15 +63,41 @@ impl LeakPatterns {
         LeakScanner::new(self).push(bytes, 0).is_err()
     }
 
+    fn current(&self) -> Arc<PatternForms> {
+        Arc::clone(&self.0.read())
+    }
+}
+
+impl PatternForms {
+    fn new<'a>(
+        mut forms: Vec<Arc<Zeroizing<Vec<u8>>>>,
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, BuildError> {
+        for text in texts {
+            for form in forms_of(text.as_bytes()) {
+                if !forms.iter().any(|known| **known == form) {
+                    forms.push(Arc::new(form));
+                }
+            }
+        }
+        let finder = AhoCorasick::new(forms.iter().map(|form| form.as_slice()))?;
+        let longest = forms.iter().map(|form| form.len()).max().unwrap_or(0);
+        let mut first_bytes = [false; 256];
+        for first in forms.iter().filter_map(|form| form.first()) {
+            first_bytes[usize::from(*first)] = true;
+        }
+        Ok(Self { forms, finder, longest, first_bytes })
+    }
+
     /// Length of the longest suffix that is the beginning of a form, and not all of it.
     fn open_suffix(&self, bytes: &[u8]) -> usize {
         let window = self.longest.saturating_sub(1).min(bytes.len());
         let tail = &bytes[bytes.len() - window..];
-        (0..tail.len())
-            .find(|start| {
-                self.forms.iter().any(|form| form.len() > tail.len() - start && form.starts_with(&tail[*start..]))
-            })
-            .map_or(0, |start| tail.len() - start)
+        let is_open = |start: &usize| {
+            self.first_bytes[usize::from(tail[*start])]
+                && self.forms.iter().any(|form| form.len() > tail.len() - start && form.starts_with(&tail[*start..]))
+        };
+        (0..tail.len()).find(is_open).map_or(0, |start| tail.len() - start)
     }
 }
 
@@ -133,9 +163,9 @@ impl LeakScanner {
     /// Reads the next piece, whose first byte is at `offset` of the stream. Returns the offset from which on bytes may
     /// be the beginning of a find.
     pub(crate) fn push(&mut self, piece: &[u8], offset: u64) -> Result<u64, LeakFound> {
-        let mut open_from = offset + piece.len() as u64;
+        let (mut open_from, patterns) = (offset + piece.len() as u64, self.patterns.current());
         for reader in &mut self.readers {
-            open_from = open_from.min(reader.push(piece, offset, &self.patterns)?);
+            open_from = open_from.min(reader.push(piece, offset, &patterns)?);
         }
         Ok(open_from)
     }
@@ -161,7 +191,7 @@ impl StreamReader {
         Self { reading, tail: Vec::new(), tail_offsets: Vec::new(), escape: Vec::new(), escape_offset: 0 }
     }
 
-    fn push(&mut self, piece: &[u8], offset: u64, patterns: &LeakPatterns) -> Result<u64, LeakFound> {
+    fn push(&mut self, piece: &[u8], offset: u64, patterns: &PatternForms) -> Result<u64, LeakFound> {
         let end = offset + piece.len() as u64;
         let has_escapes =
             self.reading.escape().is_some_and(|escape| !self.escape.is_empty() || piece.contains(&escape));
@@ -184,7 +214,7 @@ impl StreamReader {
     }
 
     /// A piece without escapes. Finds that lie wholly in it are left to the plain reading.
-    fn read_plain(&mut self, piece: &[u8], offset: u64, patterns: &LeakPatterns) -> Result<(), LeakFound> {
+    fn read_plain(&mut self, piece: &[u8], offset: u64, patterns: &PatternForms) -> Result<(), LeakFound> {
         if self.reading == Reading::Plain && patterns.finder.is_match(piece) {
             return Err(LeakFound);
         }
@@ -347,6 +377,17 @@ mod tests {
         assert_eq!(open("data s%6"), 3);
         assert_eq!(open("data \\u00"), 4);
         assert_eq!(open(&SECRET[..SECRET.len() - 1]), SECRET.len() - 1);
+    }
+
+    #[test]
+    fn a_text_that_is_added_is_found_by_a_scan_that_has_begun() {
+        let patterns = patterns();
+        let mut scanner = LeakScanner::new(&patterns);
+        assert_eq!(scanner.push(b"data new-tok", 0), Ok(12));
+        patterns.add(["new-token-0123456789"]).unwrap();
+        assert_eq!(scanner.push(b" new-tok", 12), Ok(13), "the beginning of it is held back");
+        assert_eq!(scanner.push(b"en-0123456789", 20), Err(LeakFound));
+        assert!(patterns.clone().are_in(b"new-token-0123456789") && patterns.are_in(SECRET.as_bytes()));
     }
 
     #[test]

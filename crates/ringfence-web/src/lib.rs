@@ -26,8 +26,11 @@ mod interceptor;
 mod leak_scanner;
 mod name_server;
 mod name_table;
+mod oauth_login;
+mod pack_commits;
 mod private_hosts;
 mod proxy_forward;
+mod receive_pack;
 mod request_body;
 mod request_guard;
 mod request_path;
@@ -35,6 +38,7 @@ mod response_body;
 mod run_ca;
 mod search_engine;
 mod tls_greeting;
+mod token_message;
 mod web_fetch;
 mod web_search;
 mod websocket_relay;
@@ -46,11 +50,18 @@ use ringfence_kernel::{DuplicateToolError, ToolRegistry};
 pub use ca_environment::{CA_VARIABLES_TO_REMOVE, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
 pub use connector::WebConnector;
 pub use credential::{
-    CredentialBinding, CredentialError, CredentialHeader, HostPathRule, SecretText, placeholder_like,
+    AskedRequest, CredentialBinding, CredentialError, CredentialHeader, HostPathRule, SecretText, placeholder_like,
 };
 pub use egress_proxy::EgressProxy;
 pub use endpoint::{EndpointRequest, HttpEndpoint, HttpResponseHead};
-pub use interceptor::{InterceptionObserver, InterceptorError, RequestRecorded, TlsInterceptor};
+pub use interceptor::{
+    InterceptedCredentials, InterceptionObserver, InterceptorError, RequestDecision, RequestQuestion, RequestRecorded,
+    TlsInterceptor,
+};
+pub use oauth_login::{
+    LoginRefresh, LoginStore, LoginStoreError, OAuthLoginBinding, OAuthPlaceholders, OAuthTokenShapes, OAuthTokens,
+    RefreshedTokens,
+};
 pub use private_hosts::PrivateHosts;
 pub use request_path::PathPatternError;
 pub use ringfence_net::{NameResolver, SystemResolver, TlsTrust};

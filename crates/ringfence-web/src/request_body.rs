@@ -2,6 +2,7 @@
 //!
 //! Not here: heads of requests (`request_guard.rs`). Compressed request bodies are not decoded.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -29,6 +30,8 @@ pub(crate) type OnTripwire = Box<dyn Fn(&str) + Send>;
 
 /// The body of a request of a program.
 pub(crate) struct GuardedBody {
+    /// What was read of it before.
+    begun: VecDeque<Bytes>,
     inner: Incoming,
     scanner: LeakScanner,
     patterns: LeakPatterns,
@@ -46,7 +49,13 @@ impl fmt::Debug for GuardedBody {
 impl GuardedBody {
     pub(crate) fn new(inner: Incoming, placeholders: &LeakPatterns, on_tripwire: OnTripwire) -> Self {
         let (scanner, patterns) = (LeakScanner::new(placeholders), placeholders.clone());
-        Self { inner, scanner, patterns, offset: 0, tripwire: BodyTripwire::default(), on_tripwire }
+        let begun = VecDeque::new();
+        Self { begun, inner, scanner, patterns, offset: 0, tripwire: BodyTripwire::default(), on_tripwire }
+    }
+
+    /// The same, behind pieces that were read already.
+    pub(crate) fn behind(self, begun: Vec<Bytes>) -> Self {
+        Self { begun: begun.into(), ..self }
     }
 
     pub(crate) fn tripwire(&self) -> BodyTripwire {
@@ -74,8 +83,13 @@ impl Body for GuardedBody {
         if self.tripwire.is_tripped() {
             return refused();
         }
-        let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(cx)) else { return Poll::Ready(None) };
-        let frame = frame.map_err(io::Error::other)?;
+        let frame = match self.begun.pop_front() {
+            Some(piece) => Frame::data(piece),
+            None => match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(frame) => frame.map_err(io::Error::other)?,
+                None => return Poll::Ready(None),
+            },
+        };
         if self.has_placeholder(&frame) {
             self.tripwire.0.store(true, Ordering::SeqCst);
             (self.on_tripwire)("body");
@@ -85,10 +99,17 @@ impl Body for GuardedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.begun.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let begun: u64 = self.begun.iter().map(|piece| piece.len() as u64).sum();
+        let rest = self.inner.size_hint();
+        let mut whole = SizeHint::new();
+        whole.set_lower(begun + rest.lower());
+        if let Some(upper) = rest.upper() {
+            whole.set_upper(begun + upper);
+        }
+        whole
     }
 }

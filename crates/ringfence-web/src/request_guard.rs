@@ -5,6 +5,8 @@
 //!
 //! Not here: bodies (`request_body.rs`), answers (`answer_filter.rs`) and connections (`interceptor.rs`).
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::alphabet::STANDARD as STANDARD_ALPHABET;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -18,6 +20,7 @@ use crate::credential::{
     BoundHost, CredentialBinding, CredentialError, CredentialHeader, HostPathRule, SecretText, parse_patterns,
 };
 use crate::leak_scanner::LeakPatterns;
+use crate::oauth_login::OAuthLogin;
 use crate::request_path::{PathPattern, RequestPath};
 
 /// Base64 as clients write it, with or without padding.
@@ -31,6 +34,10 @@ const BASIC: GeneralPurpose = GeneralPurpose::new(
 pub(crate) struct HostGuard {
     host: BoundHost,
     bindings: Vec<HostBinding>,
+    /// Logins whose token endpoint is on this host.
+    token_endpoints: Vec<Arc<OAuthLogin>>,
+    /// Requests that a person is asked about.
+    asked: Vec<(Method, PathPattern)>,
     /// Where there are any, a request must be one that a rule names.
     rules: Vec<PathSet>,
     /// Of all credentials, also those for other hosts.
@@ -43,8 +50,30 @@ struct HostBinding {
     name: String,
     paths: PathSet,
     headers: Vec<CredentialHeader>,
-    placeholder: String,
-    secret: SecretText,
+    secret: BoundSecret,
+}
+
+/// What takes the place of a placeholder.
+#[derive(Debug)]
+enum BoundSecret {
+    Fixed {
+        placeholder: String,
+        secret: SecretText,
+    },
+    /// The access token of a login.
+    Login(Arc<OAuthLogin>),
+}
+
+impl BoundSecret {
+    /// The secret, if the text is a placeholder of it.
+    fn for_text(&self, text: &str) -> Result<Option<SecretText>, RequestRefusal> {
+        match self {
+            Self::Fixed { placeholder, secret } => Ok((text == placeholder).then(|| secret.clone())),
+            Self::Login(login) => {
+                login.access_token(text).map_err(|error| RequestRefusal::new(StatusCode::FORBIDDEN, error.to_string()))
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -65,11 +94,15 @@ impl PathSet {
 }
 
 /// A request that may be sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct JudgedRequest {
     /// Name of the credential that it has now.
     pub(crate) credential: Option<String>,
     pub(crate) is_websocket: bool,
+    /// The login whose tokens it is for. The request is still that of the program.
+    pub(crate) token_exchange: Option<Arc<OAuthLogin>>,
+    /// Whether a person has to be asked about it.
+    pub(crate) is_asked: bool,
 }
 
 /// A request that is not sent.
@@ -82,7 +115,7 @@ pub(crate) struct RequestRefusal {
 }
 
 impl RequestRefusal {
-    fn new(status: StatusCode, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
         Self { status, reason: reason.into(), tripwire: None }
     }
 
@@ -97,19 +130,42 @@ impl RequestRefusal {
 impl HostGuard {
     pub(crate) fn new(
         host: BoundHost,
-        bindings: &[CredentialBinding],
+        (bindings, logins): (&[CredentialBinding], &[Arc<OAuthLogin>]),
         rules: &[HostPathRule],
         placeholders: &LeakPatterns,
     ) -> Result<Self, CredentialError> {
-        let mut guard = Self { host, bindings: Vec::new(), rules: Vec::new(), placeholders: placeholders.clone() };
+        let token_endpoints = logins.iter().filter(|login| login.has_token_endpoint_at(&host)).cloned().collect();
+        let (bindings_here, asked, placeholders) = (Vec::new(), Vec::new(), placeholders.clone());
+        let mut guard = Self { host, bindings: bindings_here, token_endpoints, asked, rules: Vec::new(), placeholders };
         for binding in bindings {
+            for asked in &binding.asked {
+                if guard.is_bound(&binding.name, std::slice::from_ref(&asked.host))? {
+                    let method = Method::from_bytes(asked.method.as_bytes())
+                        .map_err(|_| CredentialError::Method(binding.name.clone(), asked.method.clone()))?;
+                    let mut patterns = parse_patterns(&binding.name, std::slice::from_ref(&asked.path))?;
+                    guard.asked.extend(patterns.pop().map(|pattern| (method, pattern)));
+                }
+            }
             if guard.is_bound(&binding.name, &binding.hosts)? {
                 guard.bindings.push(HostBinding {
                     name: binding.name.clone(),
                     paths: path_set(&binding.name, &binding.paths, &binding.websocket_paths)?,
                     headers: binding.headers.clone(),
-                    placeholder: binding.placeholder.clone(),
-                    secret: binding.secret.clone(),
+                    secret: BoundSecret::Fixed {
+                        placeholder: binding.placeholder.clone(),
+                        secret: binding.secret.clone(),
+                    },
+                });
+            }
+        }
+        for login in logins {
+            let binding = &login.binding;
+            if guard.is_bound(&binding.name, &binding.hosts)? {
+                guard.bindings.push(HostBinding {
+                    name: binding.name.clone(),
+                    paths: path_set(&binding.name, &binding.paths, &binding.websocket_paths)?,
+                    headers: binding.headers.clone(),
+                    secret: BoundSecret::Login(Arc::clone(login)),
                 });
             }
         }
@@ -138,11 +194,30 @@ impl HostGuard {
         }
         let is_websocket = is_websocket(head);
         let path = self.check_path(head.uri.path(), is_websocket)?;
-        let credential = self.replace_placeholder(&mut head.headers, path.as_ref(), is_websocket);
+        let endpoint = self.token_endpoints.iter().find(|login| login.is_token_endpoint(&self.host, path.as_ref()));
+        if endpoint.is_some() && head.method != Method::POST {
+            let reason = "a token endpoint takes the method POST only";
+            return Err(RequestRefusal::new(StatusCode::METHOD_NOT_ALLOWED, reason));
+        }
+        let credential = match endpoint {
+            Some(_) => None,
+            None => self.replace_placeholder(&mut head.headers, path.as_ref(), is_websocket)?,
+        };
+        let is_asked = self.is_asked(head)?;
         match placeholder_header(&head.headers, &self.placeholders) {
             Some(place) => Err(RequestRefusal::tripwire(place)),
-            None => Ok(JudgedRequest { credential, is_websocket }),
+            None => Ok(JudgedRequest { credential, is_websocket, token_exchange: endpoint.cloned(), is_asked }),
         }
+    }
+
+    /// Whether a person is to be asked. A path that could be one of several is refused where the method is asked about.
+    fn is_asked(&self, head: &Parts) -> Result<bool, RequestRefusal> {
+        let mut patterns = self.asked.iter().filter(|(method, _)| *method == head.method).peekable();
+        if patterns.peek().is_none() {
+            return Ok(false);
+        }
+        let path = RequestPath::parse(head.uri.path()).map_err(ambiguous_path)?;
+        Ok(patterns.any(|(_, pattern)| pattern.matches(&path)))
     }
 
     /// Fails unless every name in the request is that of the host.
@@ -183,13 +258,13 @@ impl HostGuard {
 
     /// The path, where a rule needs it.
     fn check_path(&self, raw: &str, is_websocket: bool) -> Result<Option<RequestPath>, RequestRefusal> {
-        let has_rules = !self.rules.is_empty() || self.bindings.iter().any(|binding| !binding.paths.paths.is_empty());
+        let has_rules = !self.rules.is_empty()
+            || !self.token_endpoints.is_empty()
+            || self.bindings.iter().any(|binding| !binding.paths.paths.is_empty());
         if !has_rules && !is_websocket {
             return Ok(None);
         }
-        let ambiguous =
-            |why| RequestRefusal::new(StatusCode::BAD_REQUEST, format!("{why}, so that no rule can decide about it"));
-        let path = Some(RequestPath::parse(raw).map_err(ambiguous)?);
+        let path = Some(RequestPath::parse(raw).map_err(ambiguous_path)?);
         let is_denied = !self.rules.is_empty() && {
             let allows =
                 |rule: &PathSet| rule.allows(path.as_ref()) || is_websocket && rule.allows_websocket(path.as_ref());
@@ -212,7 +287,7 @@ impl HostGuard {
         headers: &mut HeaderMap,
         path: Option<&RequestPath>,
         is_websocket: bool,
-    ) -> Option<String> {
+    ) -> Result<Option<String>, RequestRefusal> {
         let mut used = None;
         for binding in &self.bindings {
             let is_allowed = binding.paths.allows(path) || (is_websocket && binding.paths.allows_websocket(path));
@@ -223,46 +298,96 @@ impl HostGuard {
                 let Some(name) = header.name() else { continue };
                 let hyper::header::Entry::Occupied(mut values) = headers.entry(name) else { continue };
                 for value in values.iter_mut() {
-                    if let Some(with_secret) = binding.with_secret(header, value) {
+                    if let Some(with_secret) = binding.with_secret(header, value)? {
                         *value = with_secret;
                         used = Some(binding.name.clone());
                     }
                 }
             }
         }
-        used
+        Ok(used)
     }
 }
 
 impl HostBinding {
     /// The value with the secret, if it is exactly the placeholder.
-    fn with_secret(&self, header: &CredentialHeader, value: &HeaderValue) -> Option<HeaderValue> {
-        let (text, secret) = (value.to_str().ok()?, self.secret.expose());
-        let text = match header {
-            CredentialHeader::Header(_) => (text == self.placeholder).then(|| Zeroizing::new(secret.to_owned()))?,
-            CredentialHeader::Bearer => {
-                let (scheme, token) = text.split_once(' ')?;
-                let is_exact = scheme.eq_ignore_ascii_case("bearer") && token == self.placeholder;
-                is_exact.then(|| Zeroizing::new(format!("{scheme} {secret}")))?
+    fn with_secret(
+        &self,
+        header: &CredentialHeader,
+        value: &HeaderValue,
+    ) -> Result<Option<HeaderValue>, RequestRefusal> {
+        let Some(place) = value.to_str().ok().and_then(|text| SecretPlace::find(header, text)) else { return Ok(None) };
+        for candidate in place.candidates() {
+            if let Some(secret) = self.secret.for_text(candidate)? {
+                let mut value = HeaderValue::from_str(&place.with(candidate, secret.expose())).ok();
+                value.iter_mut().for_each(|value| value.set_sensitive(true));
+                return Ok(value);
             }
+        }
+        Ok(None)
+    }
+}
+
+/// Where a secret is in the value of a header.
+enum SecretPlace<'a> {
+    Whole(&'a str),
+    /// After the name of a scheme.
+    Token {
+        scheme: &'a str,
+        token: &'a str,
+    },
+    Basic {
+        scheme: &'a str,
+        user: String,
+        password: String,
+    },
+}
+
+impl<'a> SecretPlace<'a> {
+    fn find(header: &CredentialHeader, text: &'a str) -> Option<Self> {
+        let scheme_and_token =
+            |name: &str| text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case(name));
+        match header {
+            CredentialHeader::Header(_) => Some(Self::Whole(text)),
+            CredentialHeader::Bearer => scheme_and_token("bearer").map(|(scheme, token)| Self::Token { scheme, token }),
+            CredentialHeader::Token => scheme_and_token("token").map(|(scheme, token)| Self::Token { scheme, token }),
             CredentialHeader::Basic => {
-                let (scheme, token) =
-                    text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))?;
+                let (scheme, token) = scheme_and_token("basic")?;
                 let decoded = String::from_utf8(BASIC.decode(token).ok()?).ok()?;
                 let (user, password) = decoded.split_once(':')?;
-                let pair = match (user, password) {
-                    (user, password) if password == self.placeholder => format!("{user}:{secret}"),
-                    (user, "") if user == self.placeholder => format!("{secret}:"),
-                    _ => return None,
+                Some(Self::Basic { scheme, user: user.to_owned(), password: password.to_owned() })
+            }
+        }
+    }
+
+    /// The text that may be a placeholder: a user only without a password.
+    fn candidates(&self) -> impl Iterator<Item = &str> {
+        let (first, second) = match self {
+            Self::Whole(text) | Self::Token { token: text, .. } => (*text, None),
+            Self::Basic { user, password, .. } => (password.as_str(), password.is_empty().then_some(user.as_str())),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    /// The value with the secret in the place of the placeholder.
+    fn with(&self, placeholder: &str, secret: &str) -> Zeroizing<String> {
+        Zeroizing::new(match self {
+            Self::Whole(_) => secret.to_owned(),
+            Self::Token { scheme, .. } => format!("{scheme} {secret}"),
+            Self::Basic { scheme, user, password } => {
+                let pair = match password == placeholder {
+                    true => format!("{user}:{secret}"),
+                    false => format!("{secret}:"),
                 };
                 let encoded = Zeroizing::new(BASE64_STANDARD.encode(Zeroizing::new(pair).as_bytes()));
-                Zeroizing::new(format!("{scheme} {}", encoded.as_str()))
+                format!("{scheme} {}", encoded.as_str())
             }
-        };
-        let mut value = HeaderValue::from_str(&text).ok()?;
-        value.set_sensitive(true);
-        Some(value)
+        })
     }
+}
+
+fn ambiguous_path(why: &str) -> RequestRefusal {
+    RequestRefusal::new(StatusCode::BAD_REQUEST, format!("{why}, so that no rule can decide about it"))
 }
 
 fn path_set(owner: &str, paths: &[String], websocket_paths: &[String]) -> Result<PathSet, CredentialError> {
@@ -300,8 +425,11 @@ mod tests {
     use hyper::{Request, StatusCode};
 
     use super::{HostGuard, JudgedRequest, RequestRefusal};
-    use crate::credential::{BoundHost, CredentialBinding, CredentialHeader, HostPathRule, tests::binding};
+    use crate::credential::{
+        AskedRequest, BoundHost, CredentialBinding, CredentialHeader, HostPathRule, tests::binding,
+    };
     use crate::leak_scanner::LeakPatterns;
+    use crate::oauth_login::tests::{ACCESS, MemoryLogin, REFRESH, login};
 
     const PLACEHOLDER: &str = "sk-ant-api03-rfAAAABBBB";
     const SECRET: &str = "sk-ant-api03-the-real-one";
@@ -310,7 +438,7 @@ mod tests {
     fn guard(bound: CredentialBinding, rules: &[HostPathRule]) -> HostGuard {
         let placeholders = LeakPatterns::new([PLACEHOLDER, OTHER]).unwrap();
         let host = BoundHost::parse("", "api.example.org").unwrap();
-        HostGuard::new(host, &[bound], rules, &placeholders).unwrap()
+        HostGuard::new(host, (&[bound], &[]), rules, &placeholders).unwrap()
     }
 
     fn api_binding() -> CredentialBinding {
@@ -370,6 +498,9 @@ mod tests {
         assert_replaced(&guard, &format!("POST /v1/messages\nx-api-key: {PLACEHOLDER}"), SECRET);
         assert_replaced(&guard, &format!("GET /\nauthorization: Bearer {PLACEHOLDER}"), &format!("Bearer {SECRET}"));
         assert_replaced(&guard, &format!("GET /\nauthorization: bearer {PLACEHOLDER}"), &format!("bearer {SECRET}"));
+        let token = CredentialBinding { headers: vec![CredentialHeader::Token], ..api_binding() };
+        let token = super::tests::guard(token, &[]);
+        assert_replaced(&token, &format!("GET /\nauthorization: token {PLACEHOLDER}"), &format!("token {SECRET}"));
         for (given, sent) in [
             (format!("x-access-token:{PLACEHOLDER}"), format!("x-access-token:{SECRET}")),
             (format!("{PLACEHOLDER}:"), format!("{SECRET}:")),
@@ -415,6 +546,73 @@ mod tests {
             assert_eq!(judged.unwrap().credential, None, "{request}");
             assert!(request.ends_with(&values[0]), "{values:?}");
         }
+    }
+
+    #[test]
+    fn the_access_token_of_a_login_is_that_of_the_moment() {
+        let store = MemoryLogin::new(ACCESS, REFRESH, None);
+        let login = login(store.clone());
+        let placeholders = LeakPatterns::new([OTHER]).unwrap();
+        let host = BoundHost::parse("", "api.example.org").unwrap();
+        let guard = HostGuard::new(host, (&[], std::slice::from_ref(&login)), &[], &placeholders).unwrap();
+        let issued = login.placeholders().unwrap().unwrap();
+        placeholders.add([issued.access.as_str(), issued.refresh.as_str()]).unwrap();
+        let request = format!("GET /v1/x\nauthorization: Bearer {}", issued.access);
+        assert_eq!(judge(&guard, &request).1, [format!("Bearer {ACCESS}")]);
+        *store.0.lock() = MemoryLogin::new("sk-ant-oat01-another", REFRESH, None).0.lock().clone();
+        assert_eq!(judge(&guard, &request).1, ["Bearer sk-ant-oat01-another"]);
+        assert_tripwire(
+            &guard,
+            &format!("GET /v1/x\nauthorization: Bearer {}", issued.refresh),
+            "header `authorization`",
+        );
+        *store.0.lock() = None;
+        let refusal = judge(&guard, &request).0.unwrap_err();
+        assert_eq!((refusal.reason.as_str(), refusal.tripwire), ("there is no login", None));
+    }
+
+    #[test]
+    fn requests_are_asked_about_by_method_and_path() {
+        let asked = ["POST api.example.org/**/git-receive-pack", "DELETE api.example.org/**", "PUT other.org/**"];
+        let asked = asked.map(|text| AskedRequest::parse(text).unwrap()).to_vec();
+        let guard = guard(CredentialBinding { asked, ..api_binding() }, &[]);
+        for (request, expected) in [
+            ("POST /o/r.git/git-receive-pack", true),
+            ("POST /o/r.git/git%2Dreceive-pack", true),
+            ("POST /o/r.git/git-upload-pack", false),
+            ("GET /o/r.git/info/refs?service=git-receive-pack", false),
+            ("GET /a%2fb", false),
+            ("DELETE /x", true),
+            ("PUT /x", false),
+        ] {
+            assert_eq!(judge(&guard, request).0.unwrap().is_asked, expected, "{request}");
+        }
+        for request in ["POST /o/r.git//git-receive-pack", "POST /o%2fr/git-receive-pack", "DELETE /a%2fb"] {
+            assert_refused(&guard, request, 400);
+        }
+    }
+
+    #[test]
+    fn a_request_to_the_token_endpoint_is_an_exchange() {
+        let login = login(MemoryLogin::new(ACCESS, REFRESH, None));
+        let host = BoundHost::parse("", "auth.example.org").unwrap();
+        let placeholders = LeakPatterns::new([OTHER]).unwrap();
+        let guard = HostGuard::new(host, (&[], &[login]), &[], &placeholders).unwrap();
+        let judged = |method: &str, path: &str| {
+            let request = Request::builder().method(method).uri(path).header("host", "auth.example.org");
+            guard.judge(&mut request.body(()).unwrap().into_parts().0)
+        };
+        for (path, expected) in [
+            ("/oauth/token", true),
+            ("/oauth/token?x=1", true),
+            ("/oauth/%74oken", true),
+            ("/oauth/token/x", false),
+            ("/oauth/authorize", false),
+        ] {
+            assert_eq!(judged("POST", path).unwrap().token_exchange.is_some(), expected, "{path}");
+        }
+        assert_eq!(judged("GET", "/oauth/token").unwrap_err().status, StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(judged("POST", "/oauth/x/../token").unwrap_err().status, StatusCode::BAD_REQUEST);
     }
 
     #[test]

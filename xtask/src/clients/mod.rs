@@ -4,9 +4,11 @@
 //! scripted model, the official Python SDK and the Inspector by themselves. They are fetched below `target/tmp/clients` on
 //! the first run, which needs the network, `npm` and `python3`; a client that is there is not fetched again. A client that
 //! cannot be had counts as a failure: nothing was shown then. `clients run` has agents inside `ringfence run`,
-//! `clients run tui` the full screen of Claude Code, and `clients run time` the time of a task of it beside the same one bare.
+//! `clients run tui` the full screen of Claude Code, `clients run time` the time of a task of it beside the same one bare, and
+//! `clients run login` Claude Code and Codex with a login instead of a key.
 
 mod full_screen;
+mod login;
 mod model;
 mod real;
 mod replay;
@@ -31,7 +33,7 @@ pub(crate) fn run(words: &[&str]) -> bool {
         ["run"] => wrapped::run(None),
         ["run", name] => wrapped::run(Some(name)),
         _ => {
-            print_status("usage: cargo xtask clients [mcp [NAME] | run [NAME | tui | time]]");
+            print_status("usage: cargo xtask clients [mcp [NAME] | run [NAME | tui | time | login]]");
             false
         }
     }

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ringfence_testkit::oauth_server::{SyntheticOAuth, TOKEN_PATH};
 use serde_json::{Value, json};
 
 use super::wire_formats::{ModelTurn, OfferedTool, WireFormat};
@@ -68,6 +69,8 @@ pub(super) struct ScriptedModel {
     observer: CallObserver,
     /// Text that ends the turn.
     last_words: String,
+    /// The login that requests for the model need.
+    login: Option<Arc<SyntheticOAuth>>,
 }
 
 /// Hears the number of calls whose results are there, before the next one is made.
@@ -90,11 +93,31 @@ impl ScriptedModel {
         directory: &Path,
         observer: CallObserver,
     ) -> io::Result<Arc<Self>> {
+        Self::listen(script, last_words, directory, observer, None)
+    }
+
+    /// For clients that are logged in.
+    pub(super) fn start_with_login(
+        script: Vec<ScriptedCall>,
+        directory: &Path,
+        login: Arc<SyntheticOAuth>,
+    ) -> io::Result<Arc<Self>> {
+        let observer = CallObserver(Box::new(|_| ()));
+        Self::listen(script, "Done.".to_owned(), directory, observer, Some(login))
+    }
+
+    fn listen(
+        script: Vec<ScriptedCall>,
+        last_words: String,
+        directory: &Path,
+        observer: CallObserver,
+        login: Option<Arc<SyntheticOAuth>>,
+    ) -> io::Result<Arc<Self>> {
         std::fs::create_dir_all(directory)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let (directory, requests) = (directory.to_owned(), Mutex::default());
-        let model = Arc::new(Self { address, script, directory, requests, observer, last_words });
+        let model = Arc::new(Self { address, script, directory, requests, observer, last_words, login });
         let served = Arc::clone(&model);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -131,6 +154,15 @@ impl ScriptedModel {
         let mut input = BufReader::new(stream);
         while let Some(HttpRequest { method, path, headers, body }) = read_request(&mut input)? {
             self.log_headers(&headers)?;
+            if let Some((status, answer)) = self.check_login(&method, &path, &headers, &body) {
+                let head = format!(
+                    "HTTP/1.1 {status} Login\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                    answer.len()
+                );
+                let mut output = stream;
+                output.write_all(&[head.as_bytes(), &answer].concat())?;
+                continue;
+            }
             let (kind, answer) = match path.split('?').next().is_some_and(|path| path.ends_with("/echo")) {
                 // For what an agent gets back of a key that it did not have.
                 true => ("text/plain", Some(headers.concat())),
@@ -146,6 +178,24 @@ impl ScriptedModel {
             }
         }
         Ok(())
+    }
+
+    /// The answer of the token endpoint, or to a request for the model without a login.
+    fn check_login(&self, method: &str, path: &str, headers: &[String], body: &[u8]) -> Option<(u16, Vec<u8>)> {
+        let login = self.login.as_ref()?;
+        let head = format!("{method} {path} HTTP/1.1\n{}", headers.concat());
+        if path.split('?').next().is_some_and(|path| path.ends_with(TOKEN_PATH)) {
+            let answer = login.answer(&head, body);
+            return Some((answer.status, answer.body));
+        }
+        let is_refused = WireFormat::from_path(path).is_some() && !login.admits(&head);
+        is_refused.then(|| {
+            (
+                401,
+                br#"{"type":"error","error":{"type":"authentication_error","message":"OAuth token has expired"}}"#
+                    .to_vec(),
+            )
+        })
     }
 
     /// Keeps the headers of every request: which key came is seen in them.
@@ -202,6 +252,17 @@ fn other_endpoint(path: &str) -> Option<String> {
     }
     if path.ends_with("/count_tokens") {
         return Some(json!({"input_tokens": 10}).to_string());
+    }
+    if path.ends_with("/accounts/check") {
+        // Where Codex with a login finds out which host its workspace is on.
+        let account = json!({
+            "id": "account-1", "name": "Ada", "structure": "personal", "plan_type": "plus", "is_deactivated": false,
+            "can_access_with_session": true, "is_fedramp_compliant_workspace": false, "sso_connection_name": null,
+            "workspace_backend_origin": "https://chatgpt.com", "account_routing_override": "NO_CONSTRAINT", "profile_picture_url": null,
+        });
+        let answer =
+            json!({"accounts": [account], "default_account_id": "account-1", "account_ordering": ["account-1"]});
+        return Some(answer.to_string());
     }
     path.ends_with("/models").then(|| {
         let model = json!({"id": "scripted", "object": "model", "type": "model", "display_name": "scripted"});

@@ -26,8 +26,11 @@ use crate::{print_status, root};
 const PROVIDER_ADDRESS: &str = "203.0.114.10";
 
 /// Host names of providers, and one that belongs to none of them.
-const HOSTS: [&str; 7] = [
+const HOSTS: [&str; 10] = [
     "api.anthropic.com",
+    "platform.claude.com",
+    "chatgpt.com",
+    "auth.openai.com",
     "api.openai.com",
     "generativelanguage.googleapis.com",
     "models.dev",
@@ -39,8 +42,8 @@ const HOSTS: [&str; 7] = [
 /// Time limit of one agent.
 const MAX_RUN_TIME: Duration = Duration::from_secs(180);
 
-const FILE: &str = "agent-was-here.txt";
-const CONTENTS: &str = "made by the agent";
+pub(super) const FILE: &str = "agent-was-here.txt";
+pub(super) const CONTENTS: &str = "made by the agent";
 pub(super) const PROMPT: &str = "Make the file agent-was-here.txt.";
 
 /// Rounds of the part that is timed, after one that fills caches, and most times the time of bare.
@@ -57,24 +60,24 @@ enum Package {
 }
 
 /// The tool by which an agent runs commands.
-enum Shell {
+pub(super) enum Shell {
     /// A tool with this name, and the name of its argument.
     Tool { name: &'static str, argument: &'static str },
     /// None: its model answers with the file as text.
     FileInText,
 }
 
-struct WrappedAgent {
-    name: &'static str,
+pub(super) struct WrappedAgent {
+    pub(super) name: &'static str,
     package: Package,
-    program: &'static str,
-    arguments: &'static [&'static str],
+    pub(super) program: &'static str,
+    pub(super) arguments: &'static [&'static str],
     variables: &'static [(&'static str, &'static str)],
     /// The variable with the key, its host, and a path that its profile allows.
-    key: (&'static str, &'static str, &'static str),
+    pub(super) key: (&'static str, &'static str, &'static str),
     /// Header of the key for `curl`.
     header: &'static str,
-    shell: Shell,
+    pub(super) shell: Shell,
 }
 
 const AGENTS: [WrappedAgent; 6] = [
@@ -189,18 +192,25 @@ const FULL_SCREEN: &str = "tui";
 /// The part that times Claude Code.
 const TIMED: &str = "time";
 
+/// The part in which agents have a login.
+const LOGIN: &str = "login";
+
 /// `clients run [NAME]`. False if an agent failed, or could not be had.
 pub(super) fn run(wanted: Option<&str>) -> bool {
-    let is_known = |name: &str| [FULL_SCREEN, TIMED].contains(&name) || AGENTS.iter().any(|agent| agent.name == name);
+    let is_known =
+        |name: &str| [FULL_SCREEN, TIMED, LOGIN].contains(&name) || AGENTS.iter().any(|agent| agent.name == name);
     if let Some(name) = wanted.filter(|name| !is_known(name)) {
         let names = AGENTS.map(|agent| agent.name).join(", ");
-        print_status(&format!("unknown agent `{name}`; available: {names}, {FULL_SCREEN}, {TIMED}"));
+        print_status(&format!("unknown agent `{name}`; available: {names}, {FULL_SCREEN}, {TIMED}, {LOGIN}"));
         return false;
     }
     if std::env::var_os(INSIDE).is_none() {
         return prepare(wanted) && enter_network(wanted);
     }
     let dir = root().join("target/tmp/clients");
+    if wanted == Some(LOGIN) {
+        return super::login::check(&dir, &AGENTS);
+    }
     if let Some(part @ (FULL_SCREEN | TIMED)) = wanted {
         let agent = &AGENTS[0];
         let problem = if part == TIMED { agent.time(&dir) } else { agent.check_full_screen(&dir) }.err();
@@ -240,6 +250,7 @@ fn prepare(wanted: Option<&str>) -> bool {
     let dir = root().join("target/tmp/clients");
     let is_wanted = |agent: &&WrappedAgent| match wanted {
         Some(FULL_SCREEN | TIMED) => agent.name == AGENTS[0].name,
+        Some(LOGIN) => super::login::NAMES.contains(&agent.name),
         wanted => wanted.is_none_or(|name| name == agent.name),
     };
     for agent in AGENTS.iter().filter(is_wanted) {
@@ -313,7 +324,7 @@ fn make_certificates(dir: &Path) -> bool {
 
 impl WrappedAgent {
     /// The directory with its program.
-    fn install(&self, dir: &Path) -> Result<PathBuf, String> {
+    pub(super) fn install(&self, dir: &Path) -> Result<PathBuf, String> {
         let dir = dir.join(format!("run-{}", self.name));
         let (stamp, package) = match self.package {
             Package::Npm(package) | Package::PyPi(package) => (dir.join("installed"), package),
@@ -441,16 +452,21 @@ impl WrappedAgent {
 }
 
 /// One run of one agent.
-struct Trial<'a> {
-    agent: &'a WrappedAgent,
-    directory: PathBuf,
+pub(super) struct Trial<'a> {
+    pub(super) agent: &'a WrappedAgent,
+    pub(super) directory: PathBuf,
     network: PathBuf,
     programs: PathBuf,
     key: String,
 }
 
 impl<'a> Trial<'a> {
-    fn new(agent: &'a WrappedAgent, directory: &Path, network: &Path, programs: PathBuf) -> io::Result<Self> {
+    pub(super) fn new(
+        agent: &'a WrappedAgent,
+        directory: &Path,
+        network: &Path,
+        programs: PathBuf,
+    ) -> io::Result<Self> {
         for made in ["workspace", "home/.config/ringfence", "state"] {
             fs::create_dir_all(directory.join(made))?;
         }
@@ -518,12 +534,12 @@ impl<'a> Trial<'a> {
         self.agent.header.split(':').next().unwrap_or_default()
     }
 
-    fn workspace(&self) -> PathBuf {
+    pub(super) fn workspace(&self) -> PathBuf {
         self.directory.join("workspace")
     }
 
     /// TLS on the address of the providers, before the model.
-    fn tls_front(&self, port: u16) -> io::Result<ChildGuard> {
+    pub(super) fn tls_front(&self, port: u16) -> io::Result<ChildGuard> {
         let listen = format!(
             "OPENSSL-LISTEN:443,bind={PROVIDER_ADDRESS},reuseaddr,fork,verify=0,cert={network}/leaf.pem,key={network}/leaf.key",
             network = self.network.display()
@@ -539,7 +555,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Our program with the person's home and key.
-    fn ringfence(&self) -> Command {
+    pub(super) fn ringfence(&self) -> Command {
         self.command(&root().join("target/debug/ringfence"))
     }
 
@@ -568,7 +584,7 @@ impl<'a> Trial<'a> {
 }
 
 /// Runs a command, with what it prints in a file, and says how it ended.
-fn run_within(command: &mut Command, file: &Path) -> io::Result<String> {
+pub(super) fn run_within(command: &mut Command, file: &Path) -> io::Result<String> {
     let output = fs::File::create(file)?;
     let errors = output.try_clone()?;
     let mut running = ChildGuard(command.stdout(output).stderr(errors).spawn()?);
@@ -623,7 +639,7 @@ fn tree(directory: &Path) -> io::Result<Vec<TreeEntry>> {
 }
 
 /// Whether a file, or one below a directory, has these bytes.
-fn contains(path: &Path, bytes: &[u8]) -> bool {
+pub(super) fn contains(path: &Path, bytes: &[u8]) -> bool {
     tree(path).is_ok_and(|files| files.iter().any(|(_, _, text)| text.windows(bytes.len()).any(|part| part == bytes)))
 }
 

@@ -31,7 +31,7 @@ pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &[u8], cx: &CallContext<
     if found.kind != FileKind::Directory {
         return unlinkat(parent, name, AtFlags::empty()).map_err(fail);
     }
-    let top = open_own(parent, name, found.id.device).map_err(fail)?;
+    let top = open_emptied(parent, name, found.id.device).map_err(fail)?;
     let mut removal = TreeRemoval { top: &top, device: found.id.device, next_name: 0 };
     loop {
         let mut left = removal.empty(top.as_fd(), cx)?;
@@ -39,7 +39,7 @@ pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &[u8], cx: &CallContext<
             break;
         }
         while let Some(directory) = left.pop() {
-            let opened = open_own(top.as_fd(), &directory, removal.device).map_err(fail)?;
+            let opened = open_emptied(top.as_fd(), &directory, removal.device).map_err(fail)?;
             left.extend(removal.empty(opened.as_fd(), cx)?);
             unlinkat(&top, directory.as_slice(), AtFlags::REMOVEDIR).map_err(fail)?;
         }
@@ -47,8 +47,8 @@ pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &[u8], cx: &CallContext<
     unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(fail)
 }
 
-/// Opens a directory by its name so that it can be emptied, whatever its mode is.
-fn open_own(parent: BorrowedFd<'_>, name: &[u8], device: u64) -> Result<OwnedFd, Errno> {
+/// Opens a directory of a program by its name so that entries can be removed, whatever its mode is.
+pub(super) fn open_emptied(parent: BorrowedFd<'_>, name: &[u8], device: u64) -> Result<OwnedFd, Errno> {
     let place = openat(parent, name, PATH_ONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
     let found = FileStat::from_stat(&fstat(&place)?);
     if found.id.device != device {
@@ -84,7 +84,7 @@ impl TreeRemoval<'_> {
                 Err(Errno::NOTEMPTY | Errno::EXIST) if is_top => left.push(entry.name),
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
                     // A directory is moved by those who may write to it.
-                    open_own(directory, &entry.name, self.device).map_err(fail)?;
+                    open_emptied(directory, &entry.name, self.device).map_err(fail)?;
                     left.push(self.move_to_top(directory, &entry.name).map_err(fail)?);
                 }
                 Err(errno) => return Err(fail(errno)),

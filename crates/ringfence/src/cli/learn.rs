@@ -132,7 +132,7 @@ fn is_grantable(refusal: &RunRefusal) -> bool {
     match refusal.kind {
         RefusalKind::Host => is_asked && loopback_port(&refusal.resource).is_none(),
         RefusalKind::Port => is_asked,
-        RefusalKind::Run | RefusalKind::Tripwire | RefusalKind::Request => false,
+        RefusalKind::Run | RefusalKind::Tripwire | RefusalKind::Request | RefusalKind::Send => false,
     }
 }
 

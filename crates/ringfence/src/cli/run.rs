@@ -260,6 +260,7 @@ fn follow(run: &WrappedRun) -> Result<(ToolReply, Option<CheckpointResult>), Cli
     };
     let (reply, ()) = runtime.block_on(async { tokio::join!(call, follow) });
     drop(attached);
+    run.finish_logins();
     run.print_messages();
     let ended = reply.as_ref().ok().and_then(|reply| parse_reply(reply.outcome.as_ref().ok()?.to_value()));
     let result = checkpoints.map(|mut checkpoints| {

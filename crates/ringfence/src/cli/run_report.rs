@@ -218,6 +218,7 @@ fn rule_id(kind: RefusalKind) -> &'static str {
         RefusalKind::Port => "refused-port",
         RefusalKind::Tripwire => "tripwire",
         RefusalKind::Request => "refused-request",
+        RefusalKind::Send => "refused-send",
     }
 }
 

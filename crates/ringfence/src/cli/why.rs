@@ -115,6 +115,8 @@ pub(crate) enum RefusalKind {
     Tripwire,
     /// A request to a host of a key, or its answer.
     Request,
+    /// A request that sends contents, such as a push.
+    Send,
 }
 
 /// The run that is looked for, and the last ones.
@@ -321,6 +323,10 @@ impl RunRefusal {
                     run.profile
                 )];
             }
+            RefusalKind::Send => vec![
+                "try again, and answer in place, with `ringfence approvals` or in the web UI".to_owned(),
+                rule(&format!("effect = \"send\", host = \"{resource}\"")),
+            ],
             RefusalKind::Run => vec!["ringfence policy show".to_owned()],
             RefusalKind::Port => {
                 let (outside, inside) = resource.split_once(" to ").unwrap_or((resource, ""));
@@ -368,6 +374,7 @@ impl RunRefusal {
             RefusalKind::Port => "port",
             RefusalKind::Tripwire => "tripwire",
             RefusalKind::Request => "request",
+            RefusalKind::Send => "send",
         };
         let times = if *count == 1 { String::new() } else { format!(" ({count} times)") };
         let detail = detail.as_ref().map(|detail| format!(" {detail}")).unwrap_or_default();
@@ -390,6 +397,9 @@ fn parse_access(access: &RecordedAccess) -> (RefusalKind, String, Option<String>
     }
     match access.path.split_once(' ') {
         None => (RefusalKind::Host, access.path.clone(), None),
+        Some((host, detail)) if access.action == PolicyAction::Send.as_str() => {
+            (RefusalKind::Send, host.to_owned(), Some(detail.to_owned()))
+        }
         Some((host, detail)) => match detail.strip_prefix("tripwire: ") {
             Some(place) => (RefusalKind::Tripwire, host.to_owned(), Some(place.to_owned())),
             None => (RefusalKind::Request, host.to_owned(), Some(detail.to_owned())),

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ringfence_web::CredentialHeader;
+use ringfence_web::{AskedRequest, CredentialHeader};
 use serde::Deserialize;
 
 /// One credential, as it is written down.
@@ -25,6 +25,9 @@ pub struct CredentialSetting {
     pub websocket_paths: Vec<String>,
     /// Headers that carry it.
     pub headers: Vec<String>,
+    /// Requests that a person is asked about, such as `POST api.example.org/**`.
+    #[serde(default)]
+    pub ask: Vec<String>,
     /// Where the key is, the first that has one.
     pub source: Vec<String>,
     /// Environment variable of the program that has the placeholder.
@@ -87,15 +90,14 @@ impl CredentialSetting {
     /// Fails with what is wrong about it.
     pub(crate) fn check(&self, home: Option<&Path>) -> Result<(), String> {
         let named = |problem: String| format!("credential `{}`: {problem}", self.name);
-        let is_plain =
-            |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
         if !is_plain(&self.name) {
             return Err(named("`name` must have only letters, digits, `-`, `_` and `.`".to_owned()));
         }
-        if self.hosts.is_empty() || !self.hosts.iter().all(|host| is_plain(host)) {
+        if self.hosts.is_empty() || !self.hosts.iter().all(|host| is_host(host)) {
             return Err(named("`hosts` must list host names such as `api.example.org`".to_owned()));
         }
         self.sources(home).map_err(named)?;
+        self.asked_requests().map_err(named)?;
         self.header_kinds().map(drop).map_err(named)
     }
 
@@ -104,6 +106,17 @@ impl CredentialSetting {
             return Err("`source` is empty".to_owned());
         }
         self.source.iter().map(|text| CredentialSource::parse(text, home)).collect()
+    }
+
+    /// The requests that a person is asked about, in the form of the interceptor.
+    pub(crate) fn asked_requests(&self) -> Result<Vec<AskedRequest>, String> {
+        let parse = |text: &String| {
+            let parsed = AskedRequest::parse(text).filter(|asked| self.hosts.contains(&asked.host));
+            parsed.ok_or_else(|| {
+                format!("invalid `ask` entry `{text}`; expected a method, and one of its hosts with a path: `POST api.example.org/**`")
+            })
+        };
+        self.ask.iter().map(parse).collect()
     }
 
     /// The headers, in the form of the interceptor.
@@ -120,17 +133,29 @@ impl CredentialSetting {
     }
 }
 
-fn header_kind(text: &str) -> Result<CredentialHeader, String> {
+fn is_plain(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// Whether it is a host name, with a port or not.
+pub(crate) fn is_host(text: &str) -> bool {
+    let (name, port) = text.split_once(':').unwrap_or((text, "443"));
+    is_plain(name) && port.parse::<std::num::NonZeroU16>().is_ok()
+}
+
+/// A header that carries a credential, in the form of the interceptor.
+pub(crate) fn header_kind(text: &str) -> Result<CredentialHeader, String> {
     let lower = text.to_ascii_lowercase();
     let parts = lower.split_once(':').map(|(name, scheme)| (name.trim(), scheme.trim()));
     match parts {
         Some(("authorization", "bearer")) => Ok(CredentialHeader::Bearer),
+        Some(("authorization", "token")) => Ok(CredentialHeader::Token),
         Some(("authorization", "basic")) => Ok(CredentialHeader::Basic),
         None if !lower.is_empty() && lower.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') => {
             Ok(CredentialHeader::Header(lower))
         }
         _ => Err(format!(
-            "invalid header `{text}`; expected `authorization: Bearer`, `authorization: Basic` or a name such as `x-api-key`"
+            "invalid header `{text}`; expected `authorization: Bearer`, `authorization: token`, `authorization: Basic` or a name such as `x-api-key`"
         )),
     }
 }
@@ -181,6 +206,7 @@ mod tests {
             paths: Vec::new(),
             websocket_paths: Vec::new(),
             headers: vec![header.to_owned()],
+            ask: Vec::new(),
             source: vec!["env:KEY".to_owned()],
             variable: None,
             also: Vec::new(),
@@ -188,6 +214,10 @@ mod tests {
         };
         assert_eq!(setting("a", "api.example.org", "Authorization: bearer").check(None), Ok(()));
         assert_eq!(setting("a", "api.example.org", "x-api-key").check(None), Ok(()));
+        for (ask, is_valid) in [("POST h/**", true), ("POST other/**", false), ("POST /**", false), ("h/**", false)] {
+            let asking = CredentialSetting { ask: vec![ask.to_owned()], ..setting("a", "h", "x") };
+            assert_eq!(asking.check(None).is_ok(), is_valid, "{ask}");
+        }
         for (name, host, header, problem) in [
             ("a b", "h", "x", "`name` must"),
             ("a", "https://h", "x", "`hosts` must"),

@@ -145,7 +145,7 @@ fn homes_of(world: &FsFixture) -> Vec<PathBuf> {
 fn runs_of_a_profile_share_a_home_and_two_at_once_do_not() {
     let world = FsFixture::in_memory(setup());
     let about = |text: &str| LayerDescription {
-        home_files: vec![HomeFile { path: ".config/tool/settings".into(), contents: text.into() }],
+        home_files: vec![HomeFile { path: ".config/tool/settings".into(), contents: text.into(), is_renewed: false }],
         ..description()
     };
     let first = create_layer(&world, &about("one")).unwrap();
@@ -171,10 +171,60 @@ fn runs_of_a_profile_share_a_home_and_two_at_once_do_not() {
     drop(create_layer(&world, &other).unwrap());
     assert_eq!(homes_of(&world).len(), 3);
     for path in ["../x", "/x", ""] {
-        let file = HomeFile { path: path.into(), contents: Vec::new() };
+        let file = HomeFile { path: path.into(), contents: Vec::new(), is_renewed: false };
         let about = LayerDescription { home_files: vec![file], ..description() };
         assert_eq!(create_layer(&world, &about).unwrap_err().kind, ErrorKind::InvalidPath);
     }
+}
+
+/// Whatever a program did to it, or put in its way.
+#[test]
+fn a_renewed_file_takes_the_place_of_what_programs_left() {
+    let world = FsFixture::in_memory(setup());
+    let about = |is_renewed| LayerDescription {
+        home_files: vec![HomeFile { path: ".tool/login".into(), contents: b"new".into(), is_renewed }],
+        ..description()
+    };
+    drop(create_layer(&world, &about(true)).unwrap());
+    let home = homes_of(&world)[0].clone();
+    let (upper, outside) = (home.join("upper"), world.host_path().join("of-the-person"));
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("login"), "of the person").unwrap();
+    let write = |path: &str| {
+        fs::create_dir_all(upper.join(path).parent().unwrap()).unwrap();
+        fs::write(upper.join(path), "old").unwrap();
+    };
+    let prepare: [&dyn Fn(); 6] = [
+        &|| write(".tool/login"),
+        &|| write(".tool/login/deep/er"),
+        &|| {
+            fs::create_dir_all(upper.join(".tool")).unwrap();
+            std::os::unix::fs::symlink(outside.join("login"), upper.join(".tool/login")).unwrap();
+        },
+        &|| {
+            write(".tool/login");
+            fs::set_permissions(upper.join(".tool"), fs::Permissions::from_mode(0o000)).unwrap();
+        },
+        &|| write(".tool"),
+        &|| std::os::unix::fs::symlink(&outside, upper.join(".tool")).unwrap(),
+    ];
+    for (number, prepare) in prepare.iter().enumerate() {
+        let _ = fs::remove_dir_all(upper.join(".tool"));
+        let _ = fs::remove_file(upper.join(".tool"));
+        prepare();
+        drop(create_layer(&world, &about(true)).unwrap());
+        assert_eq!(fs::read_to_string(home.join("start/.tool/login")).unwrap(), "new", "{number}");
+        // Where their directory is there, it may be all that is seen.
+        match fs::symlink_metadata(upper.join(".tool")) {
+            Ok(_) => assert_eq!(fs::read_to_string(upper.join(".tool/login")).unwrap(), "new", "{number}"),
+            Err(error) => assert_eq!((error.kind(), number >= 4), (std::io::ErrorKind::NotFound, true), "{number}"),
+        }
+        assert_eq!(fs::read_to_string(outside.join("login")).unwrap(), "of the person", "{number}");
+    }
+    let _ = fs::remove_file(upper.join(".tool"));
+    write(".tool/login");
+    drop(create_layer(&world, &about(false)).unwrap());
+    assert_eq!(fs::read_to_string(upper.join(".tool/login")).unwrap(), "old", "other files stay as they are");
 }
 
 /// What a collection leaves that removes only what is older than this.

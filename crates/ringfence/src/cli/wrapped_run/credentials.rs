@@ -64,6 +64,7 @@ impl RunCredentials {
         getrandom::fill(&mut random).map_err(CredentialError::Random)?;
         let placeholder = placeholder_like(&setting.placeholder, &random);
         let headers = setting.header_kinds().map_err(|problem| invalid(setting, problem))?;
+        let asked = setting.asked_requests().map_err(|problem| invalid(setting, problem))?;
         for variable in setting.variables() {
             self.variables.insert(variable.to_owned(), placeholder.clone());
         }
@@ -73,6 +74,7 @@ impl RunCredentials {
             paths: setting.paths.clone(),
             websocket_paths: setting.websocket_paths.clone(),
             headers,
+            asked,
             placeholder,
             secret: SecretText::new(key),
         });

@@ -13,6 +13,9 @@ mod filter_tests;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod live_checkpoints;
+mod login_file;
+mod login_setting;
+mod logins;
 mod output_filter;
 mod person_terminal;
 mod profile;
@@ -49,7 +52,9 @@ use ringfence_sandbox::{
     JailLimits, OutputStream, PROXY_PORT, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply, TerminalRelay,
     TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
 };
-use ringfence_web::{TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle};
+use ringfence_web::{
+    InterceptedCredentials, TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle,
+};
 use rustix::fs::FileType;
 
 use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
@@ -58,6 +63,7 @@ use crate::approval::{approver_for, deny_all};
 use crate::cli::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
 use crate::cli::wrapped_run::call_records::CallRecords;
 use crate::cli::wrapped_run::credentials::{CredentialError, RunCredentials};
+use crate::cli::wrapped_run::logins::RunLogins;
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
 use crate::cli::wrapped_run::profile_files::{ProfileError, is_profile_file, not_allowed};
@@ -203,6 +209,7 @@ pub(crate) struct WrappedRun {
     relay: Option<Arc<RelaySession>>,
     pub(crate) signals: Arc<SignalInbox>,
     messages: Arc<RunMessages>,
+    interceptor: Option<Arc<TlsInterceptor>>,
     /// Longest time between two checkpoints, if there are any.
     pub(crate) checkpoints: Option<Duration>,
 }
@@ -238,19 +245,35 @@ impl WrappedRun {
         let launcher = ProgramLauncher::new(&settings, environment);
         let own =
             profile.credentials.iter().filter(|known| !settings.credentials.iter().any(|set| set.name == known.name));
-        let wanted: Vec<_> = settings.credentials.iter().chain(own).cloned().collect();
+        let mut wanted: Vec<_> = settings.credentials.iter().chain(own).cloned().collect();
+        for credential in wanted_toolchains.iter().flat_map(|toolchain| &toolchain.credentials) {
+            if !wanted.iter().any(|known| known.name == credential.name) {
+                wanted.push(credential.clone());
+            }
+        }
         let credentials = RunCredentials::read(&wanted, environment, &launcher)?;
         let user = wrapped_user(environment, home.clone());
         let git_config = git_config(&person_git_identity(environment), &user);
         let mut run = RunEnvironment::new(&profile, &credentials, environment, git_config, &workspace);
         let home_keep = HomeKeepRequest::new(&profile, &workspace, &settings);
-        let interceptor = intercept(credentials, &settings, &mut run)?;
+        let logins = RunLogins::new(&profile.logins, &home, &settings.state);
+        let intercepted = InterceptedCredentials {
+            bindings: credentials.bindings,
+            logins: logins.bindings()?,
+            ..InterceptedCredentials::default()
+        };
+        let interceptor = intercept(intercepted, &settings, &mut run)?;
+        let inside = interceptor.as_ref().map(|interceptor| logins.inside(interceptor)).unwrap_or_default();
+        run.notes.extend(inside.notes);
+        run.add_logins(inside.files);
         run.notes.extend(run_toolchains.notes);
+        run.files.extend(run_toolchains.files);
         // The agent's profile says more than that of a toolchain.
         for (name, value) in run_toolchains.variables {
             run.variables.entry(name).or_insert(value);
         }
         let named = profile.hosts.iter().chain(wanted.iter().flat_map(|credential| &credential.hosts));
+        let named = named.chain(&inside.hosts);
         let mut hosts: Vec<String> = named.chain(&options.allowed_hosts).map(|host| with_default_port(host)).collect();
         hosts.sort();
         hosts.dedup();
@@ -296,7 +319,7 @@ impl WrappedRun {
             None => Box::new(OtherFrontendApprover { announces: !has_terminal }),
         });
         let approver = Box::new(WrappedRunApprover { is_running, during });
-        let app = build_wrapped_app(settings, environment, setup, interceptor, approver)?;
+        let app = build_wrapped_app(settings, environment, setup, interceptor.clone(), approver)?;
         let recorded = calls.map(|calls| {
             let session = app.session.id.clone();
             RecordedRun { session, home, calls }
@@ -306,7 +329,7 @@ impl WrappedRun {
             signals.take_checkpoint_keys();
             run.notes.extend(preset_note(app.settings.preset));
         }
-        Ok(Self { app, notes: run.notes, home_keep, recorded, relay, signals, messages, checkpoints })
+        Ok(Self { app, notes: run.notes, home_keep, recorded, relay, signals, messages, interceptor, checkpoints })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -317,6 +340,13 @@ impl WrappedRun {
         }
         let signals = SignalThread::start(Arc::clone(&self.signals))?;
         Ok(AttachedPerson { relay: None, _signals: Some(signals) })
+    }
+
+    /// Waits for logins whose new tokens are on their way.
+    pub(crate) fn finish_logins(&self) {
+        if let Some(interceptor) = &self.interceptor {
+            interceptor.finish_token_exchanges();
+        }
     }
 
     /// Prints what came up while the program had the terminal. The terminal is restored by now.
@@ -426,15 +456,15 @@ pub(crate) fn parse_reply(value: serde_json::Value) -> Option<RunProgramReply> {
 
 /// Ends TLS for the hosts of keys, and has the program trust that.
 fn intercept(
-    credentials: RunCredentials,
+    credentials: InterceptedCredentials,
     settings: &AppSettings,
     run: &mut RunEnvironment,
 ) -> Result<Option<Arc<TlsInterceptor>>, WrappedRunError> {
-    if credentials.bindings.is_empty() {
+    if credentials.bindings.is_empty() && credentials.logins.is_empty() {
         return Ok(None);
     }
     let connector = crate::app::web_connector(settings);
-    let interceptor = TlsInterceptor::new(credentials.bindings, connector, SystemTime::now())
+    let interceptor = TlsInterceptor::new(credentials, connector, SystemTime::now())
         .map_err(|error| WrappedRunError::Interceptor(error.to_string()))?;
     let system =
         std::iter::once(CA_BUNDLE).chain(CA_BUNDLE_ALIASES).find_map(|path| std::fs::read_to_string(path).ok());

@@ -11,8 +11,9 @@ use ringfence_sandbox::PublishedPort;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use crate::cli::wrapped_run::login_setting::LoginSetting;
 use crate::cli::wrapped_run::profile_files::{
-    ProfileData, ProfileError, is_below, is_profile_file, load, load_file, load_path, unknown,
+    ProfileData, ProfileError, is_absolute, is_below, is_profile_file, load, load_file, load_path, unknown,
 };
 use crate::config::Environment;
 use crate::config::credentials::CredentialSetting;
@@ -42,6 +43,8 @@ pub(crate) struct AgentProfile {
     #[serde(deserialize_with = "connected_ports")]
     pub(crate) connect: Vec<u16>,
     pub(crate) credentials: Vec<CredentialSetting>,
+    /// OAuth logins of the person.
+    pub(crate) logins: Vec<LoginSetting>,
     pub(crate) environment: ProfileEnvironment,
     pub(crate) home: ProfileHome,
     /// Read-only files at absolute paths.
@@ -99,6 +102,7 @@ impl ProfileData for AgentProfile {
     fn complete(&mut self, name: &str, environment: &Environment) -> Result<(), String> {
         name.clone_into(&mut self.name);
         self.credentials.iter().try_for_each(|credential| credential.check(environment.home.as_deref()))?;
+        self.logins.iter().try_for_each(LoginSetting::check)?;
         let named = self.home.copy.iter().chain(&self.home.keep).chain(self.home.files.keys()).map(String::as_str);
         let reviewed = || self.home.review.iter().map(|file| file.split_once('#').unwrap_or((file, "/")));
         if let Some((_, pointer)) = reviewed().find(|(_, pointer)| !pointer.starts_with('/')) {
@@ -112,8 +116,7 @@ impl ProfileData for AgentProfile {
         if let Some(path) = patterns.find(|path| path.split('/').any(|name| name == "**")) {
             return Err(format!("`{path}` must have a name or a pattern such as `*.jsonl` between slashes"));
         }
-        let is_plain = |path: &str| path.strip_prefix('/').is_some_and(is_below);
-        match self.files.keys().find(|path| !is_plain(path)) {
+        match self.files.keys().find(|path| !is_absolute(path)) {
             Some(path) => Err(format!("`{path}` must be an absolute path without `..`")),
             None => Ok(()),
         }
@@ -147,6 +150,8 @@ impl AgentProfile {
         }
         let is_own = |name: &str| self.credentials.iter().any(|credential| credential.name == name);
         let inherited = base.credentials.into_iter().filter(|credential| !is_own(&credential.name)).collect();
+        let is_own_login = |name: &str| self.logins.iter().any(|login| login.name == name);
+        let inherited_logins = base.logins.into_iter().filter(|login| !is_own_login(&login.name)).collect();
         Self {
             name: self.name,
             base: self.base,
@@ -156,6 +161,7 @@ impl AgentProfile {
             publish: both(base.publish, self.publish),
             connect: both(base.connect, self.connect),
             credentials: both(inherited, self.credentials),
+            logins: both(inherited_logins, self.logins),
             environment: ProfileEnvironment {
                 set: base.environment.set.into_iter().chain(self.environment.set).collect(),
                 pass: both(base.environment.pass, self.environment.pass),

@@ -116,6 +116,11 @@ pub(crate) fn is_below(path: &str) -> bool {
     !path.is_empty() && path.split('/').all(|name| !matches!(name, "" | "." | ".."))
 }
 
+/// Whether an absolute path has plain names only.
+pub(crate) fn is_absolute(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(is_below)
+}
+
 fn is_profile_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
 }

@@ -58,11 +58,12 @@ impl RunEnvironment {
         run.copy_home(profile, environment);
         for (path, text) in &profile.home.files {
             if let Some(text) = expand(text, credentials, workspace) {
-                run.home_files.push(HomeFile { path: path.into(), contents: text.into_bytes() });
+                run.home_files.push(HomeFile { path: path.into(), contents: text.into_bytes(), is_renewed: false });
             }
         }
         if !git_config.is_empty() {
-            run.home_files.push(HomeFile { path: ".gitconfig".into(), contents: git_config.into_bytes() });
+            let contents = git_config.into_bytes();
+            run.home_files.push(HomeFile { path: ".gitconfig".into(), contents, is_renewed: false });
         }
         run.files = profile.files.iter().map(|(path, text)| placed(path, text.as_bytes())).collect();
         if let Ok(zone) = std::fs::read("/etc/localtime") {
@@ -83,6 +84,12 @@ impl RunEnvironment {
         }
         self.variables.extend(profile.environment.set.clone());
         self.variables.extend(credentials.variables.clone());
+    }
+
+    /// Adds the files of logins, in place of copies.
+    pub(crate) fn add_logins(&mut self, files: Vec<HomeFile>) {
+        self.home_files.retain(|file| !files.iter().any(|login| login.path == file.path));
+        self.home_files.extend(files);
     }
 
     /// Copies what the profile names. A file that may hold a key is left out.
@@ -115,7 +122,7 @@ impl RunEnvironment {
             if has_credential(&String::from_utf8_lossy(&contents)) {
                 self.notes.push(format!("`~/{}` may contain a key and is not copied", name.display()));
             } else {
-                self.home_files.push(HomeFile { path: name.to_owned(), contents });
+                self.home_files.push(HomeFile { path: name.to_owned(), contents, is_renewed: false });
             }
         }
     }
@@ -199,7 +206,12 @@ fn value_of(name: &str, credentials: &RunCredentials, workspace: &Path) -> Optio
             Some(quoted.strip_prefix('"')?.strip_suffix('"')?.to_owned())
         }
         (Some("placeholder"), Some(name), length) => {
-            let placeholder = credentials.placeholder(name)?;
+            // With a question mark: nothing where there is no key.
+            let (length, is_optional) = match length.and_then(|length| length.strip_suffix('?')) {
+                Some(length) => (Some(length), true),
+                None => (length, false),
+            };
+            let placeholder = credentials.placeholder(name).or(is_optional.then_some(""))?;
             let length = length.map_or(Some(placeholder.len()), |length| length.parse().ok())?;
             Some(placeholder.get(placeholder.len().saturating_sub(length)..)?.to_owned())
         }
@@ -280,6 +292,7 @@ mod tests {
         let expanded = |text: &str| expand(text, &credentials, Path::new("/w"));
         assert_eq!(expanded("a ${workspace} b"), Some("a /w b".to_owned()));
         assert_eq!(expanded("${placeholder:absent:20}"), None);
+        assert_eq!(expanded("[${placeholder:absent:20?}]"), Some("[]".to_owned()));
         assert_eq!(expanded("${unknown}"), None);
     }
 }

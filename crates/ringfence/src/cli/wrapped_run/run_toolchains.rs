@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ringfence_sandbox::{HostGroup, ToolCache, Toolchain};
+use ringfence_sandbox::{HostGroup, PlacedFile, ToolCache, Toolchain};
 
 use crate::cli::wrapped_run::program_location::ProgramSearch;
 use crate::cli::wrapped_run::run_environment::matches_name;
@@ -23,6 +23,7 @@ pub(crate) struct RunToolchains {
     pub(crate) host_groups: Vec<HostGroup>,
     pub(crate) caches: Vec<ToolCache>,
     pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) files: Vec<PlacedFile>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -42,6 +43,8 @@ impl RunToolchains {
                     hosts: profile.hosts.iter().map(|host| with_default_port(host)).collect(),
                 });
             }
+            let files = profile.files.iter();
+            run.files.extend(files.map(|(path, text)| PlacedFile { path: path.into(), contents: text.clone().into() }));
             run.add_variables(profile, search.home, environment);
             profile.caches.iter().for_each(|cache| run.add_cache(Path::new(cache), search));
         }

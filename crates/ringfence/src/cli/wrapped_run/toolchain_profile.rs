@@ -5,13 +5,17 @@
 //!
 //! Not here: its file (`profile_files.rs`), and what a run gets of it (`run_toolchains.rs`).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::cli::wrapped_run::profile::ProfileEnvironment;
-use crate::cli::wrapped_run::profile_files::{ProfileData, ProfileError, is_below, load, names, not_allowed, unknown};
+use crate::cli::wrapped_run::profile_files::{
+    ProfileData, ProfileError, is_absolute, is_below, load, names, not_allowed, unknown,
+};
 use crate::config::Environment;
+use crate::config::credentials::CredentialSetting;
 use crate::config::run::WrappedProgramSettings;
 
 /// The name that stands for no toolchain.
@@ -34,12 +38,17 @@ pub(crate) struct ToolchainProfile {
     pub(crate) caches: Vec<String>,
     /// Variables, with `${home}` in their values.
     pub(crate) environment: ProfileEnvironment,
+    /// Keys that its programs use and never see.
+    pub(crate) credentials: Vec<CredentialSetting>,
+    /// Read-only files at absolute paths.
+    pub(crate) files: BTreeMap<String, String>,
 }
 
 impl ProfileData for ToolchainProfile {
     const KIND: &'static str = "toolchain";
     const DIRECTORY: &'static str = "toolchains";
     const EMBEDDED: &'static [(&'static str, &'static str)] = &[
+        ("gh", include_str!("toolchains/gh.toml")),
         ("go", include_str!("toolchains/go.toml")),
         ("java", include_str!("toolchains/java.toml")),
         ("node", include_str!("toolchains/node.toml")),
@@ -47,8 +56,15 @@ impl ProfileData for ToolchainProfile {
         ("rust", include_str!("toolchains/rust.toml")),
     ];
 
-    fn complete(&mut self, name: &str, _: &Environment) -> Result<(), String> {
+    fn complete(&mut self, name: &str, environment: &Environment) -> Result<(), String> {
         name.clone_into(&mut self.name);
+        self.credentials.iter().try_for_each(|credential| credential.check(environment.home.as_deref()))?;
+        if !self.credentials.is_empty() && !self.workspace_files.is_empty() {
+            return Err("one with `credentials` must not be chosen by `workspace_files`, but by name".to_owned());
+        }
+        if let Some(path) = self.files.keys().find(|path| !is_absolute(path)) {
+            return Err(format!("`{path}` must be an absolute path without `..`"));
+        }
         if let Some(path) = self.caches.iter().find(|path| !is_below(path)) {
             return Err(format!("`{path}` must be a path below the home directory, such as `.cache/tool`"));
         }
@@ -178,7 +194,7 @@ mod tests {
         );
         assert_eq!(
             named(&["cobol"], &environment).unwrap_err(),
-            "unknown toolchain `cobol`; available: go, java, node, python, rust, none"
+            "unknown toolchain `cobol`; available: gh, go, java, node, python, rust, none"
         );
         write(directory.path(), "managed/config.toml", "[run]\ntoolchains = [\"node\"]\n");
         assert_eq!(
@@ -199,6 +215,11 @@ mod tests {
             ("cache = []", "unknown field `cache`"),
             ("caches = [\"../x\"]", "`../x` must be a path below the home directory"),
             ("caches = [\"/x\"]", "`/x` must be a path below the home directory"),
+            (
+                "workspace_files = [\"x\"]\n[[credentials]]\nname = \"a\"\nhosts = [\"h\"]\nheaders = [\"x\"]\nsource = [\"env:K\"]",
+                "one with `credentials` must not be chosen by `workspace_files`",
+            ),
+            ("[files]\n\"etc/x\" = \"\"", "`etc/x` must be an absolute path without `..`"),
             ("programs = [\"bin/x\"]", "`bin/x` must be the name of a file"),
             ("workspace_files = [\"..\"]", "`..` must be the name of a file"),
         ] {
