@@ -14,7 +14,7 @@ use crate::pending_connection::PendingConnection;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     AbandonReason, Approval, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode,
-    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, ProgressUpdate, ResourceAccess,
+    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, Principal, ProgressUpdate, ResourceAccess,
     ReviewRequirement, Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
 };
 
@@ -201,6 +201,10 @@ impl CallServices for DryRun<'_> {
     }
 
     fn record_layer_conflict(&self, _: &ResourceAccess, _: &ToolError) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    fn record_terminal_writer(&self, _: &Principal) -> Result<(), ToolError> {
         Ok(())
     }
 

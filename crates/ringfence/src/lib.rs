@@ -58,6 +58,7 @@ pub mod agent;
 mod api;
 pub mod app;
 pub mod approval;
+mod attach;
 pub mod cli;
 mod codec;
 pub mod config;

@@ -53,6 +53,7 @@ use crate::app::policy_text;
 use crate::app::tool_listing::full_listing;
 use crate::app::{App, AppError, build_app, build_person_app, create_workflow_run, workspace_directory};
 use crate::approval::{deny_all, tty_approver};
+use crate::attach::connection::AttachError;
 use crate::cli::agent::{Console, run_agent};
 use crate::cli::approvals::{CommandOutcome, approvals, distrust, grants, trust};
 use crate::cli::args::{
@@ -153,6 +154,14 @@ pub(crate) enum CliError {
     Init(#[from] InitError),
     #[error(transparent)]
     Run(#[from] WrappedRunError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error("cannot start a detached run: {}", IoText(.0))]
+    Detach(std::io::Error),
+    #[error(
+        "a detached run has no terminal for a review at its end; review its layer later, with `ringfence layers review ID`"
+    )]
+    DetachedReview,
     #[error("cannot read the review: {0}")]
     Review(String),
     #[error(transparent)]
@@ -241,14 +250,17 @@ fn run_configured(
     flags: CliFlags,
     environment: &Environment,
 ) -> Result<u8, CliError> {
-    for warning in &settings.warnings {
+    let is_for_another_process =
+        matches!(&command, ConfiguredCommand::Run(options) if options.is_for_another_process());
+    for warning in settings.warnings.iter().filter(|_| !is_for_another_process) {
         print_error(&format!("warning: {warning}"));
     }
     let settings = match &command {
         ConfiguredCommand::Run(_) | ConfiguredCommand::Layers { .. } => in_current_directory(settings, environment),
         _ => settings,
     };
-    if let Some(note) = settings.workspace_source.note().filter(|_| command.works_in_workspace()) {
+    let has_note = command.works_in_workspace() && !is_for_another_process;
+    if let Some(note) = settings.workspace_source.note().filter(|_| has_note) {
         print_error(note);
     }
     match command {

@@ -6,7 +6,14 @@
 //! Not here: the jail (`ringfence-sandbox`), layers (`ringfence-fs`), and the commands (`cli/run.rs`).
 
 mod approver;
+mod attach_peer;
+pub(crate) mod attach_server;
+#[cfg(test)]
+mod attach_tests;
+pub(crate) mod attached_terminal;
 mod credentials;
+mod detach_key;
+pub(crate) mod detached_run;
 #[cfg(test)]
 mod filter_tests;
 #[cfg(test)]
@@ -28,6 +35,7 @@ pub(crate) mod review_screen;
 mod run_environment;
 mod run_messages;
 mod run_toolchains;
+mod screen_model;
 mod sequence_policy;
 mod terminal_modes;
 mod terminal_relay;
@@ -55,7 +63,9 @@ use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
 use crate::approval::tty::TtyApprover;
 use crate::approval::{approver_for, deny_all};
 use crate::cli::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
+use crate::cli::wrapped_run::attach_server::{AttachServer, AttachedRunInfo};
 use crate::cli::wrapped_run::credentials::{CredentialError, RunCredentials};
+use crate::cli::wrapped_run::detached_run::open_detached_terminal;
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
 use crate::cli::wrapped_run::profile_files::{ProfileError, is_profile_file, not_allowed};
@@ -87,6 +97,9 @@ const DEFAULT_PROCESSES: u64 = 4096;
 const DEFAULT_OPEN_FILES: u64 = 65_536;
 const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 
+/// The size of the screen of a run without a terminal.
+const PIPES_SIZE: TerminalSize = TerminalSize { rows: 50, columns: 120 };
+
 /// Ports of each kind that a run may have.
 const MAX_PORTS: usize = 8;
 
@@ -110,6 +123,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) raw_terminal: bool,
     /// Longest time between two checkpoints, if there are any.
     pub(crate) checkpoints: Option<Duration>,
+    /// The size of its terminal, if this process is that of a detached run.
+    pub(crate) detached: Option<TerminalSize>,
 }
 
 /// A run that could not be prepared.
@@ -199,6 +214,8 @@ pub(crate) struct WrappedRun {
     relay: Option<Arc<RelaySession>>,
     pub(crate) signals: Arc<SignalInbox>,
     messages: Arc<RunMessages>,
+    /// Those who attach.
+    pub(crate) attachments: Arc<AttachServer>,
     /// Longest time between two checkpoints, if there are any.
     pub(crate) checkpoints: Option<Duration>,
 }
@@ -253,7 +270,9 @@ impl WrappedRun {
         let lookups: Option<Arc<Mutex<Vec<PathLookup>>>> = options.learns.then(Arc::default);
         let person_home = home.clone();
         let is_running = Arc::new(AtomicBool::new(false));
-        let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
+        let attachments = start_attach_server(&settings, options.detached).map_err(WrappedRunError::Terminal)?;
+        let viewers = options.detached.is_none().then(|| Arc::clone(&attachments));
+        let (io, relay) = attach(options.raw_terminal, viewers).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {
             Some(relay) => relay.signals(),
             None => Arc::new(SignalInbox::new().map_err(WrappedRunError::Terminal)?),
@@ -283,7 +302,9 @@ impl WrappedRun {
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
             news: Arc::clone(&messages) as _,
+            attachments: Arc::clone(&attachments) as _,
         };
+        let (program, profile) = (setup.program.clone(), setup.profile.clone());
         let has_terminal = relay.is_some();
         let asked = relay.clone().filter(|_| !options.raw_terminal);
         let during = approver_for(&settings, || match asked {
@@ -298,11 +319,18 @@ impl WrappedRun {
             LearnedRun { session, home: person_home, lookups }
         });
         let checkpoints = options.checkpoints;
+        attachments.describe(AttachedRunInfo {
+            session: app.session.id.clone(),
+            program,
+            profile,
+            makes_checkpoints: checkpoints.is_some(),
+            signals: Arc::clone(&signals),
+        });
         if checkpoints.is_some() {
             signals.take_checkpoint_keys();
             run.notes.extend(preset_note(app.settings.preset));
         }
-        Ok(Self { app, notes: run.notes, home_keep, learned, relay, signals, messages, checkpoints })
+        Ok(Self { app, notes: run.notes, home_keep, learned, relay, signals, messages, attachments, checkpoints })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -444,16 +472,28 @@ fn intercept(
     Ok(Some(Arc::new(interceptor)))
 }
 
-/// The terminal of the person, or pipes.
-fn attach(raw_terminal: bool) -> std::io::Result<(WrappedIo, Option<Arc<RelaySession>>)> {
+/// The server for those who attach. A detached run gets the terminal that its program is relayed to.
+fn start_attach_server(settings: &AppSettings, detached: Option<TerminalSize>) -> std::io::Result<Arc<AttachServer>> {
+    let (terminal, notice) = detached.map(open_detached_terminal).transpose()?.unzip();
+    let server = AttachServer::start(&settings.state, detached.unwrap_or(PIPES_SIZE), terminal)?;
+    notice.into_iter().for_each(|notice| server.notify_at_start(notice));
+    Ok(Arc::new(server))
+}
+
+/// The terminal of the person, or pipes. `viewers` see the output too, where the terminal is not theirs.
+fn attach(
+    raw_terminal: bool,
+    viewers: Option<Arc<AttachServer>>,
+) -> std::io::Result<(WrappedIo, Option<Arc<RelaySession>>)> {
     let Some(terminal) = PersonTerminal::open() else {
-        return Ok((WrappedIo::Pipes { input: piped_input(), output: Arc::new(StandardOutput) }, None));
+        let output = Arc::new(StandardOutput { viewers });
+        return Ok((WrappedIo::Pipes { input: piped_input(), output }, None));
     };
     let size = terminal.size();
     let size = TerminalSize { rows: size.ws_row, columns: size.ws_col };
     // Notices are seen; what is put on the clipboard may be pasted into a shell.
     let filter = (!raw_terminal).then_some(FilterOptions { clipboard_writes: false, notifications: true });
-    let relay = Arc::new(RelaySession::new(terminal, filter)?);
+    let relay = Arc::new(RelaySession::new(terminal, filter, viewers)?);
     let for_jail: Arc<dyn TerminalRelay + Send + Sync> = Arc::clone(&relay) as _;
     Ok((WrappedIo::Terminal { size, relay: for_jail }, Some(relay)))
 }
@@ -484,7 +524,9 @@ fn piped_input() -> Option<OwnedFd> {
 
 /// Standard output and error of this process.
 #[derive(Debug)]
-struct StandardOutput;
+struct StandardOutput {
+    viewers: Option<Arc<AttachServer>>,
+}
 
 impl WrappedOutput for StandardOutput {
     fn write(&self, stream: OutputStream, bytes: &[u8]) {
@@ -496,7 +538,19 @@ impl WrappedOutput for StandardOutput {
             }
             OutputStream::Err => std::io::stderr().lock().write_all(bytes),
         };
+        if let Some(viewers) = &self.viewers {
+            // A terminal needs to be told that a line begins at its start.
+            viewers.feed(&bytes.split_inclusive(|byte| *byte == b'\n').flat_map(as_terminal_line).collect::<Vec<u8>>());
+        }
     }
+}
+
+fn as_terminal_line(line: &[u8]) -> impl Iterator<Item = u8> {
+    let (text, end): (&[u8], &[u8]) = match line.strip_suffix(b"\n") {
+        Some(text) => (text, b"\r\n"),
+        None => (line, b""),
+    };
+    text.iter().chain(end).copied()
 }
 
 /// A command that starts where the person is, if that is in the workspace.
