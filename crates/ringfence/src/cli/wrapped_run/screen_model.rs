@@ -120,12 +120,11 @@ mod tests {
                 second.feed(&first.repaint());
                 assert_eq!(second.lines(), first.lines(), "{}", output.escape_ascii());
                 assert_eq!(second.terminal.dump(), first.terminal.dump(), "{}", output.escape_ascii());
-                assert_eq!(
-                    second.filter.modes().suspend(),
-                    first.filter.modes().suspend(),
-                    "{}",
-                    output.escape_ascii()
-                );
+                let modes = |screen: &ScreenModel| {
+                    let modes = screen.filter.modes();
+                    (modes.resume_input(), modes.is_on_alternate_screen())
+                };
+                assert_eq!(modes(&second), modes(&first), "{}", output.escape_ascii());
             }
         }
     }
