@@ -254,7 +254,8 @@ mod tests {
             written += chunk.len();
             assert!(written <= MAX_SKIPPED + 8 * MAX_QUEUED);
         }
-        assert!(written > MAX_SKIPPED);
+        // Headers of frames count too.
+        assert!(written > MAX_SKIPPED / 2);
     }
 
     #[test]

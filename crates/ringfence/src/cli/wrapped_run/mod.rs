@@ -97,6 +97,9 @@ const DEFAULT_PROCESSES: u64 = 4096;
 const DEFAULT_OPEN_FILES: u64 = 65_536;
 const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 
+/// The kind of terminal of a detached run whose starter has none.
+const USUAL_TERMINAL: &str = "xterm-256color";
+
 /// The size of the screen of a run without a terminal.
 const PIPES_SIZE: TerminalSize = TerminalSize { rows: 50, columns: 120 };
 
@@ -266,6 +269,10 @@ impl WrappedRun {
         let mut hosts: Vec<String> = named.chain(&options.allowed_hosts).map(|host| with_default_port(host)).collect();
         hosts.sort();
         hosts.dedup();
+        if options.detached.is_some() {
+            // Whoever attaches has a terminal, also where the starter has none.
+            run.variables.entry("TERM".to_owned()).or_insert_with(|| USUAL_TERMINAL.to_owned());
+        }
         let ports = RunPorts::new(&profile, &options)?;
         let lookups: Option<Arc<Mutex<Vec<PathLookup>>>> = options.learns.then(Arc::default);
         let person_home = home.clone();
