@@ -10,7 +10,7 @@ use crate::api::token;
 use crate::api_client::{ApiTestClient, TestApiServer};
 use crate::attached_run::{detached, layer_state, records};
 use crate::browser::TestBrowser;
-use crate::page::{TestPageServer, person};
+use crate::page::{ASKED, TestPageServer, person};
 use crate::site::TestSite;
 
 /// A program that shows markup, changes files, reaches for a host on demand and echoes lines.
@@ -94,16 +94,17 @@ fn the_page_shows_a_run_as_text_and_acts_on_it() {
     // A line is typed, and the program waits for a host that is asked about.
     browser.run("document.querySelector('input[name=line]').focus()");
     browser.press(&format!("reach{}", crate::browser::ENTER));
-    browser.until("document.querySelector('pre.code').innerText.includes('<reach>')");
-    browser.until("document.querySelector('dialog.approval[open]') !== null");
-    browser.until("document.querySelector('dialog.approval[open].settled') !== null");
+    browser.until("document.querySelector('pre.code').innerText.includes('[y] yes')");
+    click(&browser, "Answer…");
+    browser.until(ASKED);
     browser.press("d");
     browser.until("document.activeElement.name === 'reason'");
     browser.press(crate::browser::ENTER);
+    browser.until("document.querySelector('pre.code').innerText.includes('<reach>')");
     browser.until("document.querySelector('table.hosts')?.innerText.includes('unknown.ringfence-test.org')");
     // What it changed so far, by file.
     click(&browser, "Show changes");
-    browser.until("[...document.querySelectorAll('details summary')].some(one => one.innerText.includes('made.html'))");
+    browser.until("[...document.querySelectorAll('details summary')].some(one => one.innerText.includes('old.txt'))");
     browser.run("document.querySelectorAll('details.card').forEach(one => (one.open = true))");
     browser.until("document.querySelector('.line.add .words') !== null");
     assert_eq!(browser.run("return document.querySelectorAll('main script').length"), 0);
