@@ -62,7 +62,7 @@ pub enum AuditEvent<'a> {
         /// What happened.
         error: &'a ToolError,
     },
-    /// While its program runs on a terminal, a person begins to type there. Whoever typed before only views from then on.
+    /// While its program runs on a terminal, a person begins to type there. The former writer only views from then on.
     TerminalWriter {
         /// The person.
         by: &'a Principal,

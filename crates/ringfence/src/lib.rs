@@ -58,7 +58,6 @@ pub mod agent;
 mod api;
 pub mod app;
 pub mod approval;
-mod attach;
 pub mod cli;
 mod codec;
 pub mod config;

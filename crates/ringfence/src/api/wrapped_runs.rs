@@ -19,8 +19,8 @@ use crate::api::error::ApiError;
 use crate::api::hosts::run_blocking;
 use crate::api::routes::{ApiRequestContext, EmptyRequest, EmptyResponse};
 use crate::api::views::DocumentedValue;
-use crate::attach::connection::{AttachError, request_run, running_layers, type_to_run};
-use crate::attach::protocol::{RunRequest, RunStatus};
+use crate::process::attach::connection::{AttachError, request_run, running_layers, type_to_run};
+use crate::process::attach::protocol::{RunRequest, RunStatus};
 
 /// Most bytes that are typed at once.
 const MOST_TYPED: usize = 16 << 10;
@@ -40,7 +40,7 @@ struct WrappedRunEntry {
     session: String,
     program: String,
     profile: String,
-    /// It was started with `--detach`: whoever attaches may type.
+    /// It was started with `--detach`: who attaches may type.
     detached: bool,
     /// It was started with `--live`: checkpoints can be requested.
     checkpoints: bool,

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::app::{App, build_person_app};
 use crate::approval::dialog_screen::ColorMode;
 use crate::approval::tty::tty_principal;
-use crate::attach::connection::request_run;
-use crate::attach::protocol::{AttachRole, RunRequest};
 use crate::cli::wrapped_run::HomeKeepRequest;
 use crate::cli::wrapped_run::attached_terminal::{AttachEnd, attach_terminal};
 use crate::cli::wrapped_run::review::{HomeReviewModel, ReviewModel, Selection};
 use crate::cli::wrapped_run::review_screen::{ReviewChoice, show_review};
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
+use crate::process::attach::connection::request_run;
+use crate::process::attach::protocol::{AttachRole, RunRequest};
 use crate::process::messages::print_error;
 
 /// Most paths that one line of text names.
@@ -133,7 +133,8 @@ pub(crate) fn run_layers_command(
                 Some(changes) => model.with_home(changes),
                 None => model,
             };
-            match plain {
+            // Nothing is decided before the end of the program.
+            match plain || model.layer.state == "running" {
                 true => print(&model.to_text(), SUCCESS),
                 false => decide(&person, (&layer, &model), &home.profile, environment),
             }

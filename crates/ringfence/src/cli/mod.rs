@@ -53,7 +53,6 @@ use crate::app::policy_text;
 use crate::app::tool_listing::full_listing;
 use crate::app::{App, AppError, build_app, build_person_app, create_workflow_run, workspace_directory};
 use crate::approval::{deny_all, tty_approver};
-use crate::attach::connection::AttachError;
 use crate::cli::agent::{Console, run_agent};
 use crate::cli::approvals::{CommandOutcome, approvals, distrust, grants, trust};
 use crate::cli::args::{
@@ -77,6 +76,7 @@ use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSett
 use crate::mcp::install::InstallError;
 use crate::mcp::install::clients::{ClientSettingsDirs, detect_clients};
 use crate::mcp_client::check_servers;
+use crate::process::attach::connection::AttachError;
 use crate::process::messages::{error_chain, print_error};
 use crate::process::progress::ProgressIndicator;
 use crate::process::signals::ShutdownSignals;

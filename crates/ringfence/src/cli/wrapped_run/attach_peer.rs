@@ -1,4 +1,4 @@
-//! One connection of somebody who attached to a run: their role, and what waits to be sent to them.
+//! Connection of a viewer, the writer or a controller of a run: its role, and what waits to be sent.
 //!
 //! What waits has a bound. Who is slower than the program gets the whole screen again when they have read what was sent, and
 //! not the output between; who reads nothing while the program writes on is dropped.
@@ -12,15 +12,17 @@ use std::sync::Arc;
 
 use ringfence_sandbox::TerminalSize;
 
-use crate::attach::protocol::{AttachFrame, AttachFrameDecoder, AttachFrameError, MAX_OUTPUT_BYTES, MAX_REQUEST_BYTES};
+use crate::process::attach::protocol::{
+    AttachFrame, AttachFrameDecoder, AttachFrameError, MAX_OUTPUT_BYTES, MAX_REQUEST_BYTES,
+};
 
 /// Most bytes of a screen that wait for one connection.
 const MAX_QUEUED: usize = 1 << 20;
 
-/// Most bytes of output that somebody may miss before they are dropped.
+/// Most bytes of output that a viewer may miss before they are dropped.
 const MAX_SKIPPED: usize = 64 << 20;
 
-/// What somebody is who is connected.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerState {
     /// They said nothing yet.
@@ -32,7 +34,7 @@ pub(crate) enum PeerState {
     Writer,
 }
 
-/// Somebody who is connected.
+/// A connection to a run.
 #[derive(Debug)]
 pub(crate) struct AttachPeer {
     pub(crate) stream: Arc<UnixStream>,

@@ -1,8 +1,8 @@
 //! Attach server of a run: shows its screen to those who attach, and lets one of them type.
 //!
 //! It is a thread of the run's process. A detached run has a terminal of its own, whose other end is here; another run shows
-//! what its person sees, and only they type. Nobody types before the audit log has it, and whoever typed before only views
-//! from then on. Nothing here waits for anybody who attached.
+//! what its person sees, and only they type. A writer is on record before the first key, and the former one only views
+//! from then on. Nothing here waits for a viewer.
 //!
 //! Not here: connections (`attach_peer.rs`), and what a detached run is (`detached_run.rs`).
 
@@ -26,15 +26,15 @@ use rustix::process::Signal;
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::approval::dialog_screen::poll_for;
-use crate::attach::attach_directory::{AttachDirectory, AttachListener};
-use crate::attach::protocol::{
-    AttachFrame, AttachHello, AttachRole, PROTOCOL_VERSION, RoleNotice, RunRequest, RunStatus,
-};
 use crate::cli::wrapped_run::attach_peer::{AttachPeer, PeerState};
 use crate::cli::wrapped_run::detached_run::StartNotice;
 use crate::cli::wrapped_run::relay_signals::SignalInbox;
 use crate::cli::wrapped_run::screen_model::ScreenModel;
 use crate::codec::io_text::IoText;
+use crate::process::attach::attach_directory::{AttachDirectory, AttachListener};
+use crate::process::attach::protocol::{
+    AttachFrame, AttachHello, AttachRole, PROTOCOL_VERSION, RoleNotice, RunRequest, RunStatus,
+};
 use crate::process::messages::print_error;
 
 /// Most connections at once.
@@ -157,7 +157,7 @@ impl AttachServer {
         self.start_notice.lock().is_none()
     }
 
-    /// Tells everybody that the run ended, and ends the server.
+    /// Tells all connections that the run ended, and ends the server.
     pub(crate) fn finish(&self, exit_code: Option<u8>) {
         let Some(thread) = self.thread.lock().take() else { return };
         self.shared.state.lock().end = Some(exit_code);
@@ -400,7 +400,7 @@ impl AttachState {
         waiting.next().map(|(id, peer)| (*id, peer.person.clone()))
     }
 
-    /// Lets somebody type, of whom that is recorded.
+    /// Makes a recorded person the writer.
     fn decide_writer(&mut self, id: u64, recorded: Result<(), ToolError>) {
         let former = self.writer;
         let Some(peer) = self.peers.get_mut(&id) else { return };

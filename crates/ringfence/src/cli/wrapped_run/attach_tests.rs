@@ -13,13 +13,13 @@ use ringfence_testkit::patience::{wait_for, wait_until};
 use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr};
 use tempfile::TempDir;
 
-use crate::attach::connection::{AttachConnection, AttachError, request_run};
-use crate::attach::protocol::{
-    AttachFrame, AttachHello, AttachRole, PROTOCOL_VERSION, RoleNotice, RunRequest, RunStatus,
-};
 use crate::cli::wrapped_run::attach_server::{AttachServer, AttachedRunInfo};
 use crate::cli::wrapped_run::relay_fixture::open_terminal_pair;
 use crate::cli::wrapped_run::relay_signals::SignalInbox;
+use crate::process::attach::connection::{AttachConnection, AttachError, request_run};
+use crate::process::attach::protocol::{
+    AttachFrame, AttachHello, AttachRole, PROTOCOL_VERSION, RoleNotice, RunRequest, RunStatus,
+};
 
 const SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 const LAYER: &str = "l-00000000000001";
@@ -76,7 +76,7 @@ impl ServedRun {
         TestPeer { connection, seen: String::new() }
     }
 
-    /// Somebody who types, and is recorded.
+    /// A writer, who is recorded.
     fn writer(&self, person: &str, size: TerminalSize) -> TestPeer {
         let mut peer = self.connect(AttachRole::Writer, person, size);
         let before = self.writers.lock().len();
@@ -102,7 +102,7 @@ impl ServedRun {
     }
 }
 
-/// Somebody who attached.
+/// A client that attached.
 struct TestPeer {
     connection: AttachConnection,
     seen: String,
@@ -171,7 +171,7 @@ fn another_writer_takes_over_is_recorded_and_the_former_one_is_told() {
     run.write("drawn");
     ana.until("drawn");
     assert_eq!(*run.writers.lock(), ["ana", "bob"]);
-    // Where nobody types, the screen has its size.
+    // Without a writer, the screen keeps its size.
     drop(bob);
     wait_until("the end of the connection", || run.request(RunRequest::Status).unwrap().writer.is_none());
     assert_eq!(run.request(RunRequest::Status).unwrap().size, TerminalSize { rows: 40, columns: 132 });
@@ -242,7 +242,7 @@ fn the_state_is_told_and_the_program_asked_to_end() {
 
 /// Neither the program nor others wait for it.
 #[test]
-fn who_reads_nothing_holds_up_nobody() {
+fn a_viewer_that_reads_nothing_holds_up_no_other() {
     let run = ServedRun::detached();
     let _stuck = run.viewer();
     let mut viewer = run.viewer();
@@ -255,7 +255,7 @@ fn who_reads_nothing_holds_up_nobody() {
 }
 
 #[test]
-fn everybody_is_told_of_the_end_and_the_socket_is_gone() {
+fn all_are_told_of_the_end_and_the_socket_is_gone() {
     let mut run = ServedRun::detached();
     let (mut writer, mut viewer) = (run.writer("ana", SIZE), run.viewer());
     run.write("last words");

@@ -16,13 +16,13 @@ use ringfence_sandbox::{SignalSource as _, TerminalSize};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::approval::dialog_screen::poll_for;
-use crate::attach::connection::{AttachConnection, AttachError};
-use crate::attach::protocol::{AttachFrame, AttachHello, AttachRole, PROTOCOL_VERSION, RoleNotice};
 use crate::cli::wrapped_run::detach_key::{DetachKey, TypedInput};
 use crate::cli::wrapped_run::output_filter::OutputFilter;
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
 use crate::cli::wrapped_run::sequence_policy::FilterOptions;
+use crate::process::attach::connection::{AttachConnection, AttachError};
+use crate::process::attach::protocol::{AttachFrame, AttachHello, AttachRole, PROTOCOL_VERSION, RoleNotice};
 
 /// Most bytes of output that wait for the terminal before more are read.
 const MAX_OUTPUT: usize = 64 << 10;

@@ -2,7 +2,7 @@
 //!
 //! The starter runs this program again. That process becomes the leader of a session, and its controlling terminal is one of
 //! its own, whose other end is the attach server's. So the run is one at a terminal as any other: its questions, sizes and
-//! keys are those of whoever attached. The starter waits until the program runs, and has shown until then what went wrong.
+//! keys are those of its writer. The starter waits until the program runs, and has shown until then what went wrong.
 //!
 //! Not here: those who attach (`attach_server.rs`, `attached_terminal.rs`).
 

@@ -270,7 +270,7 @@ impl WrappedRun {
         hosts.sort();
         hosts.dedup();
         if options.detached.is_some() {
-            // Whoever attaches has a terminal, also where the starter has none.
+            // Who attaches has a terminal, also where the starter has none.
             run.variables.entry("TERM".to_owned()).or_insert_with(|| USUAL_TERMINAL.to_owned());
         }
         let ports = RunPorts::new(&profile, &options)?;

@@ -21,7 +21,7 @@ const LARGEST: TerminalSize = TerminalSize { rows: 400, columns: 1000 };
 pub(crate) struct ScreenModel {
     terminal: Terminal,
     size: TerminalSize,
-    /// Finds the modes that are set, and keeps from the model what is no whole sequence.
+    /// Finds the modes that are set, and keeps incomplete sequences from the model.
     filter: OutputFilter,
 }
 

@@ -143,7 +143,7 @@ function every(interval, does, failed = () => true) {
 
 function headOf(run) {
     const { layer } = run;
-    const writer = run.writer ? `${run.writer} types` : run.detached ? 'nobody types' : 'its own terminal types';
+    const writer = run.writer ? `${run.writer} types` : run.detached ? 'no writer' : 'its own terminal types';
     return [
         el('div', { class: 'title' }, el('h1', {}, run.program), badge('running', 'live')),
         el(
@@ -189,7 +189,7 @@ function undoCheckpoint(run) {
 async function endRun(run) {
     const yes = await confirm({
         title: `End ${run.program}?`,
-        body: [el('p', {}, 'It is asked to end. What it changed stays in its layer. A second time within three seconds ends it at once.')],
+        body: [el('p', {}, 'It is asked to end, and what it changed stays in its layer. A second time within three seconds ends it at once.')],
         yes: 'End',
         danger: true,
     });
@@ -220,7 +220,7 @@ function requestsOf(run) {
     );
 }
 
-/** A line for the program. Whoever types at a terminal only views from then on, and the audit log has it. */
+/** A line for the program. Who types at a terminal only views from then on, and the audit log has it. */
 function typeForm(layer) {
     const line = el('input', { type: 'text', name: 'line', autocomplete: 'off', spellcheck: 'false' });
     const submit = async event => {
@@ -231,7 +231,7 @@ function typeForm(layer) {
     return el(
         'form',
         { class: 'card', on: { submit } },
-        field('Type a line', line, 'You take over from whoever types at a terminal, and that is recorded.'),
+        field('Type a line', line, 'You take over from who types at a terminal, and that is recorded.'),
         el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Send')),
     );
 }

@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 /// The directory of the sockets, below the state directory.
 const DIRECTORY: &str = "attach";
 
-/// Prefix of the name of a socket that nobody connects to yet.
+/// Prefix of the name of a socket that is not ready yet.
 const UNFINISHED_PREFIX: &str = ".new-";
 
 /// Most sockets that are looked at.
@@ -128,6 +128,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
 
+    use ringfence_testkit::patience::PATIENCE;
     use ringfence_testkit::requirement::{Requirement, skip_without};
 
     use super::*;
@@ -188,6 +189,7 @@ mod tests {
 
     /// The directory is opened to everyone here, so that the check of the peer is what refuses.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "another user is a process of their own")]
     fn a_process_of_another_user_is_refused() {
         if !geteuid().is_root() {
             skip_without(Requirement::Root, "a process of another user");
@@ -215,7 +217,7 @@ mod tests {
         };
         let wait = || {
             let mut fds = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
-            crate::approval::dialog_screen::poll_for(&mut fds, ringfence_testkit::patience::PATIENCE).unwrap();
+            rustix::event::poll(&mut fds, Some(&PATIENCE.try_into().unwrap())).unwrap();
         };
         let mut other = connect(&["--reuid", "65534", "--regid", "65534"]);
         wait();

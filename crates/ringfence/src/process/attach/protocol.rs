@@ -23,7 +23,7 @@ pub(crate) const MAX_OUTPUT_BYTES: usize = 32 << 10;
 
 const HEADER_BYTES: usize = 5;
 
-/// What somebody is, who attached to a run.
+/// Role of a connection to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AttachRole {

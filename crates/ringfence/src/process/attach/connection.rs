@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::attach::attach_directory::AttachDirectory;
-use crate::attach::protocol::{
+use crate::codec::io_text::IoText;
+use crate::process::attach::attach_directory::AttachDirectory;
+use crate::process::attach::protocol::{
     AttachFrame, AttachFrameDecoder, AttachFrameError, AttachHello, AttachRole, MAX_REPLY_BYTES, PROTOCOL_VERSION,
     RunRequest, RunStatus,
 };
-use crate::codec::io_text::IoText;
 
 /// The longest that a run may take for a reply. One that is stopped with its process gives none.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,7 +100,7 @@ pub(crate) fn running_layers(state: &Path) -> Result<Vec<String>, AttachError> {
     Ok(AttachDirectory::open(state)?.layers()?)
 }
 
-/// Types to a run as this person, who takes over from whoever typed. The run has got everything when this returns.
+/// Types to a run as this person, who takes over from the former writer. The run has got everything when this returns.
 pub(crate) fn type_to_run(state: &Path, layer: &str, person: &str, keys: Vec<u8>) -> Result<(), AttachError> {
     let role = AttachRole::Writer;
     let hello = AttachHello { version: PROTOCOL_VERSION, role, person: person.to_owned(), size: None };
