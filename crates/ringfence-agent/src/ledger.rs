@@ -270,6 +270,8 @@ impl AuditSink for LedgerSink {
             AuditEvent::ChangesDiscarded { .. } => heard.record_not_kept(record),
             // It is in the review of the layer.
             AuditEvent::LayerConflict { .. } => {}
+            // It changes nothing that the program may do.
+            AuditEvent::TerminalWriter { .. } => {}
             // Each of the hosts is in a record of its own.
             AuditEvent::Connection { refused: Some(_), .. } | AuditEvent::UnlistedConnections { .. } => {}
             // Its end follows, or never does.

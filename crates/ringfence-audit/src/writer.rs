@@ -475,6 +475,9 @@ struct AuditLine<'a> {
     approver: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     assurance: Option<&'static str>,
+    /// Who types at the program's terminal from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    writer: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -574,6 +577,11 @@ impl<'a> AuditLine<'a> {
                 line.event = "layer-conflict";
                 line.ok = Some(false);
                 line.error = Some(session.dialect.error_code(error));
+                return line;
+            }
+            AuditEvent::TerminalWriter { by } => {
+                line.event = "terminal-writer";
+                line.writer = Some(truncate_text(&by.name));
                 return line;
             }
             AuditEvent::UnlistedConnections { made, refused } => {

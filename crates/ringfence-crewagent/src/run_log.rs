@@ -62,6 +62,7 @@ impl AuditSink for WorkflowRunLog {
             | AuditEvent::Connection { .. }
             | AuditEvent::ChangesDiscarded { .. }
             | AuditEvent::LayerConflict { .. }
+            | AuditEvent::TerminalWriter { .. }
             | AuditEvent::UnlistedConnections { .. } => {
                 return Ok(());
             }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::{Approval, PolicyLayer, ReplyValue, ResourceAccess, Session, ToolError};
+use crate::{Approval, PolicyLayer, Principal, ReplyValue, ResourceAccess, Session, ToolError};
 
 /// The record of one event of one call.
 #[derive(Debug)]
@@ -61,6 +61,11 @@ pub enum AuditEvent<'a> {
     LayerConflict {
         /// What happened.
         error: &'a ToolError,
+    },
+    /// While its program runs on a terminal, a person begins to type there. The former writer only views from then on.
+    TerminalWriter {
+        /// The person.
+        by: &'a Principal,
     },
     /// The number of further connections without a record each: before the end of the call, or to one host in a minute.
     UnlistedConnections {

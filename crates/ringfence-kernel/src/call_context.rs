@@ -10,6 +10,7 @@ use crate::error::{ErrorKind, ToolError};
 use crate::limits::CallLimits;
 use crate::pending_connection::PendingConnection;
 use crate::preview::Preview;
+use crate::principal::Principal;
 use crate::resource::{PolicyResource, ResourceAccess};
 use crate::session_memory::SessionMemory;
 use crate::taint::Taint;
@@ -83,6 +84,11 @@ impl<'a> CallContext<'a> {
     /// Records that the program of the call and another process changed the same resource, or another event of its layer.
     pub fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError> {
         self.services.map_or(Ok(()), |services| services.record_layer_conflict(access, error))
+    }
+
+    /// Records that a person begins to type at the terminal of the call's program. No record, no typing.
+    pub fn record_terminal_writer(&self, by: &Principal) -> Result<(), ToolError> {
+        self.services.map_or(Ok(()), |services| services.record_terminal_writer(by))
     }
 
     /// Records the counts of connections whose minute is over.
@@ -212,6 +218,7 @@ pub(crate) trait CallServices: std::fmt::Debug {
         decision: Result<Option<&Approval>, &ToolError>,
     ) -> Result<(), ToolError>;
     fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError>;
+    fn record_terminal_writer(&self, by: &Principal) -> Result<(), ToolError>;
     fn flush_connection_counts(&self);
     fn authorize_connection(&self, access: &ResourceAccess, may_connect: &dyn Fn(&Verdict) -> bool) -> Verdict;
     fn ask_connection(

@@ -14,8 +14,9 @@ use crate::pending_connection::PendingConnection;
 use crate::tool_binding::{ErasedPlan, ErasedTool};
 use crate::{
     AbandonReason, Approval, AuthScope, CallCommitState, CallContext, Decision, ErrorKind, FollowUpMode, Host, IoMode,
-    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, Preview, ProgressUpdate, ResourceAccess,
-    ReviewRequirement, Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict, WORKSPACE_MOUNTS,
+    Policy, PolicyAction, PolicyRequest, PolicyResource, PolicyRevision, Preview, Principal, ProgressUpdate,
+    ResourceAccess, ReviewRequirement, Sensitivity, Session, SessionMemory, Taint, ToolCall, ToolError, Verdict,
+    WORKSPACE_MOUNTS,
 };
 
 /// The decision about a call, and about each of its accesses.
@@ -201,6 +202,10 @@ impl CallServices for DryRun<'_> {
     }
 
     fn record_layer_conflict(&self, _: &ResourceAccess, _: &ToolError) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    fn record_terminal_writer(&self, _: &Principal) -> Result<(), ToolError> {
         Ok(())
     }
 

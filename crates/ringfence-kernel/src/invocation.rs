@@ -23,8 +23,8 @@ use crate::verdict::strictest;
 use crate::{
     AbandonReason, Approval, AuditSinkError, AuthScope, CallContext, CallOrigin, CallRecord, Decision, ErrorKind,
     Grant, Host, HostConfig, HostError, IoMode, MODEL_TEXT_BYTES, OUTPUT_PREFIX, PolicyAction, PolicyRequest,
-    PolicyRevision, Preview, ProgressListener, ProgressUpdate, ResourceAccess, Session, SessionMemory, StoreError,
-    Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
+    PolicyRevision, Preview, Principal, ProgressListener, ProgressUpdate, ResourceAccess, Session, SessionMemory,
+    StoreError, Taint, TaintSet, Ticket, ToolCall, ToolError, ToolReply, Verdict, id,
 };
 
 /// One call on its way.
@@ -434,6 +434,11 @@ impl CallServices for Invocation {
     fn record_layer_conflict(&self, access: &ResourceAccess, error: &ToolError) -> Result<(), ToolError> {
         let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
         self.record(std::slice::from_ref(access), AuditEvent::LayerConflict { error }).map_err(lost)
+    }
+
+    fn record_terminal_writer(&self, by: &Principal) -> Result<(), ToolError> {
+        let lost = |_| ToolError::new(ErrorKind::Internal, "cannot write to the audit log");
+        self.record(&[], AuditEvent::TerminalWriter { by }).map_err(lost)
     }
 
     /// What cannot be written now is lost: the connections were made, and each host is in a record.

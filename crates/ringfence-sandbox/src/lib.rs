@@ -95,8 +95,8 @@ pub use published_ports::{PublishedPort, PublishedPortError};
 pub use report::ProgramReport;
 pub use run_code::{RunCodeSetup, register};
 pub use run_program::{
-    HostGroup, RUN_PROGRAM, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup, loopback_address,
-    register_run_program,
+    HostGroup, RUN_PROGRAM, RunAttachments, RunProgramReply, SignalSource, WrappedIo, WrappedOutput, WrappedRunSetup,
+    loopback_address, register_run_program,
 };
 pub use run_request::command_time;
 pub use sandbox::{Sandbox, SandboxSettings};

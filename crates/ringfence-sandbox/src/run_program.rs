@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use ringfence_kernel::{
     CallContext, CallLimits, ConnectionDecider, DuplicateToolError, EgressChannel, ErrorKind, HomeFile,
-    LayerDescription, LayerSummary, NET_MOUNT, PolicyAction, PolicyResource, Preview, ResourceAccess, Ticket, Tool,
-    ToolBinding, ToolError, ToolPlan, ToolRegistry,
+    LayerDescription, LayerSummary, NET_MOUNT, PolicyAction, PolicyResource, Preview, Principal, ResourceAccess,
+    Ticket, Tool, ToolBinding, ToolError, ToolPlan, ToolRegistry,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,8 @@ pub struct WrappedRunSetup {
     pub signals: Arc<dyn SignalSource>,
     /// News for the person while the program runs.
     pub news: Arc<dyn RunNews>,
+    /// Persons who look at the program from elsewhere.
+    pub attachments: Arc<dyn RunAttachments>,
 }
 
 /// Hosts that are named as one, such as those of a package registry.
@@ -111,6 +113,15 @@ pub trait SignalSource: Send + Sync + std::fmt::Debug {
 
     /// Whether the program is to be ended at once.
     fn should_end(&self) -> bool;
+}
+
+/// Persons who attach to a wrapped program from elsewhere.
+pub trait RunAttachments: Send + Sync + std::fmt::Debug {
+    /// The program runs, on this layer.
+    fn on_started(&self, layer: &str);
+
+    /// Has each person recorded who wants to type. One who is not recorded does not type.
+    fn record_writers(&self, record: &dyn Fn(&Principal) -> Result<(), ToolError>);
 }
 
 /// Sink of a wrapped program's output.
@@ -303,6 +314,7 @@ impl RunProgramTool {
         let lower = WorkspaceFollower::new(&*layer, &*setup.news, cx);
         let observer = WrappedObserver {
             cx,
+            layer: layer.id(),
             egress: egress.as_deref(),
             connections,
             refusals: &refusals,
@@ -379,6 +391,7 @@ fn reply(ended: &RunResult, layer: String, summary: &LayerSummary, limit: Option
 /// Passes on output and signals, and has connections decided.
 struct WrappedObserver<'a> {
     cx: &'a CallContext<'a>,
+    layer: &'a str,
     egress: Option<&'a dyn EgressChannel>,
     connections: ConnectionDecider<'a>,
     refusals: &'a RefusalsFile,
@@ -404,6 +417,7 @@ impl ProgramObserver for WrappedObserver<'_> {
         self.lower.update();
         pass_on(self.records, self.setup);
         self.ports.poll(&self.connections);
+        self.setup.attachments.record_writers(&|writer| self.cx.record_terminal_writer(writer));
         self.cx.check().is_err() || self.setup.signals.should_end() || self.disk.is_exceeded()
     }
 
@@ -411,6 +425,7 @@ impl ProgramObserver for WrappedObserver<'_> {
         self.refusals.open(started.refusals);
         self.ports.start(started.network);
         self.records.replace(started.records);
+        self.setup.attachments.on_started(self.layer);
     }
 
     fn signal(&self) -> Option<i32> {

@@ -175,6 +175,7 @@ fn event_name(event: &AuditEvent<'_>) -> String {
         AuditEvent::Connection { refused: Some(error), .. } => format!("kept from {:?}", error.kind),
         AuditEvent::ChangesDiscarded { error } => format!("not kept {:?}", error.kind),
         AuditEvent::LayerConflict { error } => format!("layer conflict {:?}", error.kind),
+        AuditEvent::TerminalWriter { by } => format!("terminal writer {}", by.name),
         AuditEvent::UnlistedConnections { made, refused } => format!("reached {made} more, kept from {refused} more"),
         AuditEvent::End { outcome: Ok(_), .. } => "end ok".to_owned(),
         AuditEvent::End { outcome: Err(error), .. } => format!("end {:?}", error.kind),

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_audit::{AuditLog, ExternalAuditHead, read_known_heads, read_records, to_current_vocabulary, verify};
 use ringfence_kernel::{
-    AuditEvent, AuditSink as _, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource, ReplyValue,
-    ResourceAccess, Session, ToolError,
+    AuditEvent, AuditSink as _, CallRecord, Dialect, ErrorKind, PolicyAction, PolicyLayer, PolicyResource, Principal,
+    ReplyValue, ResourceAccess, Session, ToolError,
 };
 use ringfence_testkit::host::session_without_tools;
 use serde_json::{Value, json};
@@ -483,6 +483,7 @@ fn new_records_have_the_current_vocabulary() {
         AuditEvent::Connection { refused: None, approved: None },
         AuditEvent::ChangesDiscarded { error: &error },
         AuditEvent::LayerConflict { error: &error },
+        AuditEvent::TerminalWriter { by: &Principal::person("ana at the terminal") },
         AuditEvent::UnlistedConnections { made: 2, refused: 1 },
     ] {
         record(&log, "1", &[], event);
@@ -490,7 +491,10 @@ fn new_records_have_the_current_vocabulary() {
     drop(log);
     let records = records(state.path());
     let events: Vec<&Value> = records.iter().map(|record| &record["event"]).collect();
-    assert_eq!(events, ["genesis", "begin", "end", "access", "discarded", "layer-conflict", "access-unlisted"]);
+    let expected =
+        ["genesis", "begin", "end", "access", "discarded", "layer-conflict", "terminal-writer", "access-unlisted"];
+    assert_eq!(events, expected);
+    assert_eq!(records[6]["writer"], "ana at the terminal");
     assert_eq!(records[1]["accesses"], json!([{"action": "create", "path": "a"}]));
     for record in records {
         assert_eq!(record["v"], 2);

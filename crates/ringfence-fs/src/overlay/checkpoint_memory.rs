@@ -11,6 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringfence_kernel::sync::Mutex;
+use ringfence_kernel::{ErrorKind, ToolError};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys::stat::FileStat;
 
@@ -22,6 +24,20 @@ pub(super) struct LiveComparison {
     pub(super) memory: Arc<CheckpointMemory>,
     /// The directory of the layer.
     pub(super) layer: Arc<OwnedFd>,
+}
+
+impl LiveComparison {
+    /// One that begins now, of the layer in a directory.
+    pub(super) fn begin(directory: &OwnedFd, memory: &Arc<CheckpointMemory>) -> Result<Self, ToolError> {
+        let layer = directory.try_clone().map_err(|_| ToolError::new(ErrorKind::Io, "too many open files"))?;
+        Ok(Self { began: now_by_coarse_clock(), memory: Arc::clone(memory), layer: Arc::new(layer) })
+    }
+}
+
+/// The time that files which change now get: those that changed before have an earlier one or this one.
+fn now_by_coarse_clock() -> i128 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
 
 /// Both sides of a file, as they were when their contents and permissions were the same.

@@ -12,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ringfence_kernel::{CallContext, Decision, ErrorKind, ToolError};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::mount::Mount;
 use crate::overlay::checkpoint_memory::{CheckpointMemory, LiveComparison};
@@ -37,13 +36,9 @@ impl LayerKeep {
             LayerState::Running => LayerWatch::new(&layer.id, layer.directory()),
             LayerState::Ended | LayerState::Interrupted => None,
         };
-        let began = now_by_coarse_clock();
+        let live = LiveComparison::begin(layer.directory(), memory)?;
         let before = watch.as_ref().map(LayerWatch::look);
-        if watch.is_some() {
-            let directory = layer.directory().try_clone();
-            let directory = directory.map_err(|_| ToolError::new(ErrorKind::Io, "too many open files"))?;
-            layer.live = Some(LiveComparison { began, memory: Arc::clone(memory), layer: Arc::new(directory) });
-        }
+        layer.live = watch.is_some().then_some(live);
         let changes = layer.changes(mount, cx)?;
         let (along, refused, hunks) = (Vec::new(), Vec::new(), HashMap::new());
         let mut keep = Self { store: store.clone(), layer, changes, along, refused, hunks };
@@ -98,10 +93,4 @@ impl OverlayChange {
     fn changes_permissions_only(&self) -> bool {
         matches!(self.upper, Some(OverlayUpperState::File { only_mode: true, .. }))
     }
-}
-
-/// The time that files which change now get: those that changed before have an earlier one or this one.
-fn now_by_coarse_clock() -> i128 {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }

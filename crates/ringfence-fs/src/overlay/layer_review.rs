@@ -19,11 +19,12 @@ use serde_json::Value;
 use crate::mount::Mount;
 use crate::overlay::ChangeSet;
 use crate::overlay::changes::change_kind_name;
+use crate::overlay::checkpoint_memory::LiveComparison;
 use crate::overlay::compare::{OverlayChange, OverlayUpperState, display_path};
 use crate::overlay::group::is_at_or_below;
 use crate::overlay::ignored_trees::IgnoredTrees;
 use crate::overlay::layer_record::LayerRecord;
-use crate::overlay::layer_store::{LayerLockMode, LayerState, LayerStore, workspace_id};
+use crate::overlay::layer_store::{HeldLayer, LayerState, LayerStore, workspace_id};
 use crate::overlay::text_hunks::{TextHunks, as_text};
 use crate::path::name::{escape, unescape};
 use crate::path::relative::split;
@@ -216,7 +217,7 @@ impl ReviewSectionKind {
     }
 }
 
-/// A planned review. The layer is held until this is dropped.
+/// A planned review. A layer whose program runs is held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LayerReviewPlan {
     listed: ListedLayerEntry,
@@ -227,6 +228,8 @@ pub(crate) struct LayerReviewPlan {
     rejected: Vec<usize>,
     derived: BTreeMap<Vec<u8>, DerivedTree>,
     omitted: BTreeMap<ReviewSectionKind, u64>,
+    /// The layer, if its program runs: the copies of its files are there.
+    running: Option<HeldLayer>,
 }
 
 #[derive(Debug)]
@@ -276,12 +279,20 @@ impl LayerReviewPlan {
         (id, path): (&str, Option<&str>),
         cx: &CallContext<'_>,
     ) -> Result<Self, ToolError> {
-        let mut layer = store.hold(id, &workspace_id(mount), LayerLockMode::Shared)?;
+        let mut layer = store.hold_to_look(id, &workspace_id(mount))?;
+        if layer.state == LayerState::Running {
+            layer.live = Some(LiveComparison::begin(layer.directory(), &Arc::default())?);
+        }
         let changes = layer.changes(mount, cx)?;
         let listed = ListedLayerEntry::new(&layer.id, layer.state, &layer.record);
         let (derived, omitted) = (BTreeMap::new(), BTreeMap::new());
-        let mut plan = Self { listed, changes, items: Vec::new(), rejected: Vec::new(), derived, omitted };
+        let running = (layer.state == LayerState::Running).then_some(layer);
+        let mut plan = Self { listed, changes, items: Vec::new(), rejected: Vec::new(), derived, omitted, running };
         plan.sort_items(path.map(unescape).as_deref(), cx);
+        if plan.running.is_some() {
+            // The program is not to see its directories open. Its files are read from their copies.
+            plan.changes.upper.close_again();
+        }
         Ok(plan)
     }
 

@@ -190,14 +190,7 @@ impl LayerStore {
     pub(super) fn hold_own(&self, wanted: &str, workspace: &str, session: &str) -> Result<HeldLayer, ToolError> {
         let id = self.whole_id(wanted, workspace)?;
         let directory = self.layer_directory(&id)?;
-        let lock = open_own_file(&directory, Path::new(CHECKPOINT_LOCK), OFlags::CREATE).map_err(errno_store_error)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-            Errno::AGAIN => {
-                let message = format!("another checkpoint of the layer `{id}` is being made");
-                ToolError::new(ErrorKind::Conflict, message).hint("try again")
-            }
-            errno => errno_store_error(errno),
-        })?;
+        let lock = lock_checkpoints(&directory, &id)?;
         let record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
         if record.session != session {
             let message = format!("only the session that runs the program of the layer `{id}` makes checkpoints of it");
@@ -208,6 +201,25 @@ impl LayerStore {
             return self.hold(&id, workspace, LayerLockMode::Exclusive);
         }
         Ok(HeldLayer { id, record, state: LayerState::Running, live: None, directory, _lock: StoreLock::new(lock) })
+    }
+
+    /// A layer for a look at its changes. While its program runs, no checkpoint of it is made meanwhile.
+    pub(super) fn hold_to_look(&self, wanted: &str, workspace: &str) -> Result<HeldLayer, ToolError> {
+        let id = self.whole_id(wanted, workspace)?;
+        let directory = self.layer_directory(&id)?;
+        let runs = || {
+            let record = LayerRecord::load(&directory).map_err(|error| record_error(&id, &error))?;
+            Ok::<_, ToolError>((record.end.is_none() && is_locked(&directory)).then_some(record))
+        };
+        if runs()?.is_some() {
+            let lock = lock_checkpoints(&directory, &id)?;
+            // It may have ended before we had the lock.
+            if let Some(record) = runs()? {
+                let (state, lock) = (LayerState::Running, StoreLock::new(lock));
+                return Ok(HeldLayer { id, record, state, live: None, directory, _lock: lock });
+            }
+        }
+        self.hold(&id, workspace, LayerLockMode::Shared)
     }
 
     fn whole_id(&self, wanted: &str, workspace: &str) -> Result<String, ToolError> {
@@ -414,6 +426,19 @@ fn create_layer_directory(layers: &OwnedFd) -> Result<(String, OwnedFd), ToolErr
             Err(errno) => return Err(errno_store_error(errno)),
         }
     }
+}
+
+/// Keeps others from making checkpoints, or comparing the layer, while its program runs.
+fn lock_checkpoints(directory: &OwnedFd, id: &str) -> Result<OwnedFd, ToolError> {
+    let lock = open_own_file(directory, Path::new(CHECKPOINT_LOCK), OFlags::CREATE).map_err(errno_store_error)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        Errno::AGAIN => {
+            let message = format!("a checkpoint or a review of the layer `{id}` is being made");
+            ToolError::new(ErrorKind::Conflict, message).hint("try again")
+        }
+        errno => errno_store_error(errno),
+    })?;
+    Ok(lock)
 }
 
 fn is_layer_id(name: &str) -> bool {

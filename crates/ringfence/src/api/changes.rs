@@ -35,7 +35,7 @@ pub(super) struct ChangesQuery {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkspaceQuery {
-    workspace: Option<String>,
+    pub(super) workspace: Option<String>,
 }
 
 /// What to undo: one change, all changes of a session, or all changes since a time; by default the last change.
@@ -144,7 +144,7 @@ impl ApiState {
     }
 
     /// Makes a call for a person, and returns its value.
-    async fn call_tool<R: From<Value>>(
+    pub(super) async fn call_tool<R: From<Value>>(
         &self,
         who: &TokenIdentity,
         workspace: Option<&str>,

@@ -221,6 +221,7 @@ impl AuditSink for EventFeed {
             AuditEvent::Connection { .. }
             | AuditEvent::ChangesDiscarded { .. }
             | AuditEvent::LayerConflict { .. }
+            | AuditEvent::TerminalWriter { .. }
             | AuditEvent::UnlistedConnections { .. } => None,
         };
         count.map(|count| count.fetch_add(1, Ordering::Relaxed));
@@ -247,6 +248,10 @@ impl AuditSink for EventFeed {
             AuditEvent::LayerConflict { error } => {
                 data["error"] = json!(error.kind.code());
                 "layer-conflict"
+            }
+            AuditEvent::TerminalWriter { by } => {
+                data["writer"] = json!(by.name);
+                "terminal-writer"
             }
             AuditEvent::UnlistedConnections { made, refused } => {
                 data["made"] = json!(made);
@@ -401,6 +406,7 @@ mod tests {
             (AuditEvent::UnlistedConnections { made: 1, refused: 2 }, "access-unlisted"),
             (AuditEvent::ChangesDiscarded { error: &error }, "discarded"),
             (AuditEvent::LayerConflict { error: &error }, "layer-conflict"),
+            (AuditEvent::TerminalWriter { by: &Principal::person("ana") }, "terminal-writer"),
         ] {
             let feed = EventFeed::new();
             let start = feed.last();

@@ -25,6 +25,7 @@ mod runs;
 mod sessions;
 pub(crate) mod ui;
 mod views;
+mod wrapped_runs;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -218,6 +219,8 @@ fn routes() -> RouteTable {
         AccessRequirement::Scope(AuthScope::Undo),
         AccessRequirement::Scope(AuthScope::Admin),
     );
+    let (view_run, control_run) =
+        (AccessRequirement::WrappedRun(AuthScope::Approve), AccessRequirement::WrappedRun(AuthScope::Admin));
     let in_charge = AccessRequirement::OneOf(&[AuthScope::Approve, AuthScope::Admin]);
     RouteTable::new()
         .json(get("/v1/me", token, "Get the current token's identity and scopes"), inspection::token_info)
@@ -284,6 +287,29 @@ fn routes() -> RouteTable {
             "text/event-stream",
             runs::events,
         )
+        .json(get("/v1/wrapped-runs", view_run, "List wrapped runs that go on"), wrapped_runs::list)
+        .json(get("/v1/wrapped-runs/{layer}", view_run, "Get a wrapped run with its screen"), wrapped_runs::show)
+        .json(
+            get(
+                "/v1/wrapped-runs/{layer}/changes",
+                view_run,
+                "Get the changes of a wrapped run so far, with their hunks",
+            ),
+            wrapped_runs::changes,
+        )
+        .json(
+            post(
+                "/v1/wrapped-runs/{layer}/stop",
+                control_run,
+                "Ask a wrapped run to end; a second time soon after, end it",
+            ),
+            wrapped_runs::stop,
+        )
+        .json(
+            post("/v1/wrapped-runs/{layer}/checkpoint", control_run, "Make a checkpoint of a wrapped run"),
+            wrapped_runs::checkpoint,
+        )
+        .json(post("/v1/wrapped-runs/{layer}/input", control_run, "Type to a detached run"), wrapped_runs::input)
         .json(get("/v1/audit", in_charge, "List audit log records"), inspection::audit_records)
         .json(get("/v1/audit/verify", in_charge, "Verify the audit log's hash chain"), inspection::verify_audit)
         .json(get("/v1/policy", in_charge, "List the policy rules, in order of precedence"), inspection::policy)

@@ -37,13 +37,18 @@ pub(super) enum AccessRequirement {
     OneOf(&'static [AuthScope]),
     /// A page that a person opened.
     Person,
+    /// This one. For a token that answers no approvals there are no wrapped runs.
+    WrappedRun(AuthScope),
 }
 
 impl AccessRequirement {
     fn check(self, who: &TokenIdentity) -> Result<(), ApiError> {
         let (may, what) = match self {
             Self::Token => return Ok(()),
-            Self::Scope(scope) => (who.has_scope(scope), scope.name().to_owned()),
+            Self::WrappedRun(_) if !who.has_scope(AuthScope::Approve) => {
+                return Err(ApiError::not_found("not found; `GET /v1/openapi.json` lists the available paths"));
+            }
+            Self::Scope(scope) | Self::WrappedRun(scope) => (who.has_scope(scope), scope.name().to_owned()),
             Self::OneOf(scopes) => {
                 let names: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
                 (scopes.iter().any(|scope| who.has_scope(*scope)), names.join("` or `"))
@@ -65,6 +70,13 @@ impl AccessRequirement {
         match self {
             Self::Token => "Requires any token.".to_owned(),
             Self::Scope(scope) => format!("Requires a token with the scope `{}`.", scope.name()),
+            Self::WrappedRun(AuthScope::Approve) => {
+                "Requires a token with the scope `approve`; for others it does not exist.".to_owned()
+            }
+            Self::WrappedRun(scope) => format!(
+                "Requires a token with the scopes `approve` and `{}`; without `approve` it does not exist.",
+                scope.name()
+            ),
             Self::OneOf(scopes) => {
                 let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.name())).collect();
                 format!("Requires a token with one of the scopes {}.", names.join(", "))

@@ -43,6 +43,7 @@ impl AuditSink for CallLog {
             | AuditEvent::Connection { .. }
             | AuditEvent::ChangesDiscarded { .. }
             | AuditEvent::LayerConflict { .. }
+            | AuditEvent::TerminalWriter { .. }
             | AuditEvent::UnlistedConnections { .. } => {
                 return Ok(());
             }

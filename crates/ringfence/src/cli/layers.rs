@@ -12,11 +12,15 @@ use serde_json::{Value, json};
 
 use crate::app::{App, build_person_app};
 use crate::approval::dialog_screen::ColorMode;
+use crate::approval::tty::tty_principal;
 use crate::cli::wrapped_run::HomeKeepRequest;
+use crate::cli::wrapped_run::attached_terminal::{AttachEnd, attach_terminal};
 use crate::cli::wrapped_run::review::{HomeReviewModel, ReviewModel, Selection};
 use crate::cli::wrapped_run::review_screen::{ReviewChoice, show_review};
 use crate::cli::{CliError, ERROR_REPLY, SUCCESS, make_call, print};
 use crate::config::{AppSettings, Environment};
+use crate::process::attach::connection::request_run;
+use crate::process::attach::protocol::{AttachRole, RunRequest};
 use crate::process::messages::print_error;
 
 /// Most paths that one line of text names.
@@ -64,6 +68,20 @@ pub(crate) enum LayersCommand {
         #[arg(long, conflicts_with = "paths")]
         allowed: bool,
     },
+    /// Attach this terminal to the running program of a layer, and type there; who typed before only views from then on.
+    #[command(after_help = "Press `^\\` twice to detach: the program goes on.")]
+    Attach {
+        /// The layer, or the start of its id.
+        layer: String,
+        /// Only view its screen.
+        #[arg(long)]
+        view: bool,
+    },
+    /// Ask the running program of a layer to end, with SIGTERM; a second time within three seconds ends it.
+    Stop {
+        /// The layer, or the start of its id.
+        layer: String,
+    },
     /// Discard a layer with every change in it.
     Drop {
         /// The layer, or the start of its id.
@@ -94,34 +112,36 @@ pub(crate) fn run_layers_command(
     environment: &Environment,
     command: LayersCommand,
 ) -> Result<u8, CliError> {
-    let kept = settings.clone();
-    let person = person_app(settings, environment)?;
+    let person = || person_app(settings.clone(), environment);
     match command {
-        LayersCommand::List { json: as_json } => match call(&person, "list_layers", &json!({}))? {
+        LayersCommand::List { json: as_json } => match call(&person()?, "list_layers", &json!({}))? {
             None => Ok(ERROR_REPLY),
             Some(value) if as_json => print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS),
             Some(value) => print(&format_layers(&value), SUCCESS),
         },
         LayersCommand::Review { layer, plain, json: as_json } => {
+            let person = person()?;
             let Some(value) = call(&person, "review_layer", &json!({"layer": layer}))? else { return Ok(ERROR_REPLY) };
             if as_json {
                 return print(&(sanitize_json(&value.to_string()) + "\n"), SUCCESS);
             }
             let model = review_model(value)?;
             // A profile that is gone, or closed meanwhile, has nothing to review.
-            let home = HomeKeepRequest::of_profile(&model.layer.profile, &kept, environment).unwrap_or_default();
+            let home = HomeKeepRequest::of_profile(&model.layer.profile, &settings, environment).unwrap_or_default();
             let since = model.layer.started.clone();
             let model = match review_home(&person, &HomeReviewRequest { home: &home, since })? {
                 Some(changes) => model.with_home(changes),
                 None => model,
             };
-            match plain {
+            // Nothing is decided before the end of the program.
+            match plain || model.layer.state == "running" {
                 true => print(&model.to_text(), SUCCESS),
                 false => decide(&person, (&layer, &model), &home.profile, environment),
             }
         }
         LayersCommand::Home { profile, changes, json: as_json } => {
-            let home = HomeKeepRequest::of_profile(&profile, &kept, environment)?;
+            let person = person()?;
+            let home = HomeKeepRequest::of_profile(&profile, &settings, environment)?;
             let since = UNIX_EPOCH_TEXT.to_owned();
             let Some(value) = call_review_home(&person, &HomeReviewRequest { home: &home, since })? else {
                 return Ok(ERROR_REPLY);
@@ -135,9 +155,44 @@ pub(crate) fn run_layers_command(
                 false => print(&home_model(value)?.to_text(), SUCCESS),
             }
         }
-        LayersCommand::Keep { layer, paths, allowed } => keep(&person, &chosen_paths(&layer, &paths, allowed)),
-        LayersCommand::Branch { layer, paths, allowed } => branch(&person, &chosen_paths(&layer, &paths, allowed)),
-        LayersCommand::Drop { layer } => discard(&person, &layer),
+        LayersCommand::Keep { layer, paths, allowed } => keep(&person()?, &chosen_paths(&layer, &paths, allowed)),
+        LayersCommand::Branch { layer, paths, allowed } => branch(&person()?, &chosen_paths(&layer, &paths, allowed)),
+        // The process of the run does these, whatever its workspace is.
+        LayersCommand::Attach { layer, view } => {
+            attach(&settings, environment, &layer, if view { AttachRole::Viewer } else { AttachRole::Writer })
+        }
+        LayersCommand::Stop { layer } => {
+            let name = tty_principal(environment).name;
+            let status = request_run(&settings.state, &layer, &name, RunRequest::Stop)?;
+            print_error(&format!("asked the program of layer {} to end", status.layer));
+            Ok(SUCCESS)
+        }
+        LayersCommand::Drop { layer } => discard(&person()?, &layer),
+    }
+}
+
+/// Attaches this terminal to a run. The exit code is that of the program, if it ends meanwhile.
+fn attach(settings: &AppSettings, environment: &Environment, layer: &str, role: AttachRole) -> Result<u8, CliError> {
+    let person = tty_principal(environment).name;
+    let Some((layer, end)) = attach_terminal(&settings.state, layer, role, person)? else {
+        return Err(CliError::NotInteractive);
+    };
+    match end {
+        AttachEnd::Detached => {
+            print_error(&format!("detached; `ringfence layers attach {layer}` attaches again"));
+            Ok(SUCCESS)
+        }
+        AttachEnd::RunEnded(exit_code) => {
+            let text = exit_code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
+            print_error(&format!("the program of layer {layer} ended{text}"));
+            Ok(exit_code.unwrap_or(ERROR_REPLY))
+        }
+        AttachEnd::Lost => {
+            print_error(&format!(
+                "the process of the run is gone; `ringfence layers review {layer}` shows what is left"
+            ));
+            Ok(ERROR_REPLY)
+        }
     }
 }
 

@@ -78,6 +78,7 @@ use crate::config::{AppSettings, CliFlags, ConfigError, Environment, RunCodeSett
 use crate::mcp::install::InstallError;
 use crate::mcp::install::clients::{ClientSettingsDirs, detect_clients};
 use crate::mcp_client::check_servers;
+use crate::process::attach::connection::AttachError;
 use crate::process::messages::{error_chain, print_error};
 use crate::process::progress::ProgressIndicator;
 use crate::process::signals::ShutdownSignals;
@@ -157,6 +158,14 @@ pub(crate) enum CliError {
     Init(#[from] InitError),
     #[error(transparent)]
     Run(#[from] WrappedRunError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error("cannot start a detached run: {}", IoText(.0))]
+    Detach(std::io::Error),
+    #[error(
+        "a detached run has no terminal for a review at its end; review its layer later, with `ringfence layers review ID`"
+    )]
+    DetachedReview,
     #[error("cannot read the review: {0}")]
     Review(String),
     #[error(transparent)]
@@ -253,14 +262,17 @@ fn run_configured(
     flags: CliFlags,
     environment: &Environment,
 ) -> Result<u8, CliError> {
-    for warning in &settings.warnings {
+    let is_for_another_process =
+        matches!(&command, ConfiguredCommand::Run(options) if options.is_for_another_process());
+    for warning in settings.warnings.iter().filter(|_| !is_for_another_process) {
         print_error(&format!("warning: {warning}"));
     }
     let settings = match &command {
         ConfiguredCommand::Run(_) | ConfiguredCommand::Layers { .. } => in_current_directory(settings, environment),
         _ => settings,
     };
-    if let Some(note) = settings.workspace_source.note().filter(|_| command.works_in_workspace()) {
+    let has_note = command.works_in_workspace() && !is_for_another_process;
+    if let Some(note) = settings.workspace_source.note().filter(|_| has_note) {
         print_error(note);
     }
     match command {

@@ -5,15 +5,15 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use ringfence_kernel::ToolReply;
-use ringfence_sandbox::{PublishedPort, RunProgramReply};
+use ringfence_sandbox::{PublishedPort, RunProgramReply, TerminalSize};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::workspace_directory;
-use crate::cli::CliError;
 use crate::cli::gc::collect_if_due;
 use crate::cli::layers::{
     HomeReviewRequest, announce_home, branch_allowed, decide_at_end, drop_layer, keep_allowed, keep_home,
@@ -22,10 +22,12 @@ use crate::cli::learn::DraftFile;
 use crate::cli::output_file::OutputFile;
 use crate::cli::run_report::{ReportFile, RunReport};
 use crate::cli::wrapped_run::call_records::StartCounts;
+use crate::cli::wrapped_run::detached_run::{close_detached_terminal, parse_size, start_detached};
 use crate::cli::wrapped_run::live_checkpoints::{CheckpointResult, LiveCheckpoints};
 use crate::cli::wrapped_run::{WrappedRun, WrappedRunOptions, parse_reply};
+use crate::cli::{CliError, SUCCESS, print};
 use crate::config::{AppSettings, Environment};
-use crate::process::messages::print_error;
+use crate::process::messages::{error_chain, print_error};
 
 /// Exit code of a run that could not be started, as for `env` and `timeout`.
 const NOT_STARTED: u8 = 125;
@@ -85,12 +87,26 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "live",
         value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: u64,
+    /// Run it without this terminal, and print the ID of its layer: `ringfence layers attach ID` attaches a terminal, and
+    /// `ringfence layers stop ID` ends the program. Its changes are kept for later.
+    #[arg(long)]
+    detach: bool,
+    /// This is the process of a detached run, with a terminal of this size.
+    #[arg(long, hide = true, requires = "detach", value_parser = parse_size)]
+    detached_process: Option<TerminalSize>,
     /// Pass escape sequences that speak to the terminal itself; nothing is asked at this terminal while it runs.
     #[arg(long)]
     raw_terminal: bool,
     /// The program and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl RunOptions {
+    /// Whether another process is to run it, which says everything that there is to say.
+    pub(crate) fn is_for_another_process(&self) -> bool {
+        self.detach && self.detached_process.is_none()
+    }
 }
 
 /// What happens to the changes of a run.
@@ -121,7 +137,14 @@ pub(crate) fn run_wrapped(
     environment: &Environment,
     options: RunOptions,
 ) -> Result<u8, CliError> {
-    let RunOptions { profile, toolchain, end, allow_host, publish, connect, .. } = options;
+    if options.detach && options.end == Some(EndMode::Review) {
+        return Err(CliError::DetachedReview);
+    }
+    if options.is_for_another_process() {
+        return run_detached();
+    }
+    let is_detached = options.detach;
+    let RunOptions { profile, toolchain, end, allow_host, publish, connect, detached_process, .. } = options;
     let RunOptions { report, learn, exec_log, memory, disk, processes, time, live, checkpoint, .. } = options;
     let RunOptions { raw_terminal, command, .. } = options;
     let workspace = || workspace_directory(&settings, environment);
@@ -144,14 +167,62 @@ pub(crate) fn run_wrapped(
         seconds: time,
         raw_terminal,
         checkpoints: live.then(|| Duration::from_secs(checkpoint)),
+        detached: detached_process,
     };
     let run = WrappedRun::prepare(settings.clone(), environment, options)?;
+    let attachments = Arc::clone(&run.attachments);
+    let end = end.or(is_detached.then_some(EndMode::Later));
+    let files = RunFiles { draft: draft.zip(learn), reports };
+    let result = run_and_decide(settings, environment, run, (end, is_detached), files);
+    if is_detached && attachments.has_started() {
+        // Those who attached see what is said at the end. It has no other place.
+        if let Err(error) = &result {
+            print_error(&error_chain(error));
+        }
+        close_detached_terminal().map_err(CliError::Output)?;
+    }
+    attachments.finish(result.as_ref().ok().copied());
+    result
+}
+
+/// Starts the run in a process of its own, and says how to get to it.
+fn run_detached() -> Result<u8, CliError> {
+    match start_detached(std::env::args_os().skip(1)).map_err(CliError::Detach)? {
+        Ok(layer) => {
+            print_error(&format!(
+                "the program runs detached; `ringfence layers attach {layer}` attaches this terminal, `ringfence layers stop \
+                 {layer}` ends it"
+            ));
+            print(&format!("{layer}\n"), SUCCESS)
+        }
+        // It has said why.
+        Err(code) => Ok(code),
+    }
+}
+
+/// Files to be written at the end of a run.
+#[derive(Debug)]
+struct RunFiles {
+    /// The draft of a profile, with its name as the person gave it.
+    draft: Option<(DraftFile, PathBuf)>,
+    reports: Vec<ReportFile>,
+}
+
+/// The run and what follows it.
+fn run_and_decide(
+    settings: AppSettings,
+    environment: &Environment,
+    run: WrappedRun,
+    (end, is_detached): (Option<EndMode>, bool),
+    files: RunFiles,
+) -> Result<u8, CliError> {
     run.app.print_warnings();
     run.notes.iter().for_each(|note| print_error(&format!("note: {note}")));
     let began = SystemTime::now();
     let (reply, checkpoints) = follow(&run)?;
     let (is_interactive, home_keep) = (run.has_terminal(), run.home_keep.clone());
     let (recorded, session) = (run.recorded.clone(), run.app.session.id.clone());
+    let attachments = Arc::clone(&run.attachments);
     drop(run);
     let reply = match reply.outcome {
         Ok(value) => parse_reply(value.to_value())
@@ -161,14 +232,19 @@ pub(crate) fn run_wrapped(
             return Ok(NOT_STARTED);
         }
     };
+    let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
+    if !is_detached {
+        // What follows is between the person and their terminal.
+        attachments.finish(Some(code));
+    }
     let starts = recorded.as_ref().and_then(|recorded| recorded.calls.start_counts());
-    if let (Some(draft), Some(file), Some(recorded)) = (draft, learn, recorded) {
+    if let (Some((draft, file)), Some(recorded)) = (files.draft, recorded) {
         draft.write(&settings.state, &recorded)?;
         print_error(&format!("profile draft written; check it, and use it with `--profile {}`", file.display()));
     }
-    if !reports.is_empty() {
+    if !files.reports.is_empty() {
         let report = RunReport::new(&settings.state, &session, &reply, starts.as_ref())?;
-        reports.iter().try_for_each(|file| file.write(&report))?;
+        files.reports.iter().try_for_each(|file| file.write(&report))?;
     }
     starts.iter().filter_map(exec_log_warning).for_each(|warning| print_error(&warning));
     if let Some(limit) = &reply.limit {
@@ -177,7 +253,6 @@ pub(crate) fn run_wrapped(
     if !home_keep.files.is_empty() {
         keep_home(settings.clone(), environment, &home_keep)?;
     }
-    let code = u8::try_from(reply.exit_code).unwrap_or(u8::MAX);
     let kept = settings.clone();
     let home = HomeReviewRequest { home: &home_keep, since: humantime::format_rfc3339_nanos(began).to_string() };
     decide(settings, environment, (end, is_interactive, &home), &reply, checkpoints.as_ref())?;

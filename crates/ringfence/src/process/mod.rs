@@ -1,5 +1,6 @@
-//! Processes of this program: launching others, signals, locks, file modes.
+//! Processes of this program: launching others, attaching to their runs, signals, locks, file modes.
 
+pub(crate) mod attach;
 pub(crate) mod loader_variables;
 pub(crate) mod messages;
 pub(crate) mod process_lock;

@@ -8,6 +8,7 @@
 //! Not here: programs in the jail (`ringfence-sandbox`).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -39,6 +40,17 @@ const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub(crate) trait Cancellable {
     /// Waits up to `at_most`. True when the wait is cancelled.
     fn is_cancelled(&self, at_most: Duration) -> bool;
+}
+
+/// Starts this program again with these arguments, as a process that outlives this one. Gives what it writes to its standard
+/// output; its errors are where ours are.
+pub(crate) fn spawn_again(arguments: &[OsString]) -> io::Result<(Child, ChildStdout)> {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ringfence").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let output = child.stdout.take().ok_or_else(|| io::Error::other("it has no pipe"))?;
+    Ok((child, output))
 }
 
 /// Starts programs of the operator, out of the reach of agents.

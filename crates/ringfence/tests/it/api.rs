@@ -521,7 +521,12 @@ fn without_a_model_a_run_says_how_to_get_one() {
 }
 
 /// A token with these scopes, which a person would have made at a terminal.
-fn token<'a>(server: &'a TestApiServer, site: &TestSite, name: &str, scopes: &[AuthScope]) -> ApiTestClient<'a> {
+pub(crate) fn token<'a>(
+    server: &'a TestApiServer,
+    site: &TestSite,
+    name: &str,
+    scopes: &[AuthScope],
+) -> ApiTestClient<'a> {
     let token = TokenStore::new(Arc::new(SqliteStore::new(&site.state)))
         .create(name, scopes.iter().copied().collect())
         .unwrap();

@@ -68,6 +68,12 @@ const ROUTES: &[(&str, &str, RouteOutcome)] = &[
     ("post", "/v1/runs/{run}/cancel", Missing),
     ("post", "/v1/runs/{run}/resume", Missing),
     ("get", "/v1/runs/{run}/events", Missing),
+    ("get", "/v1/wrapped-runs", Missing),
+    ("get", "/v1/wrapped-runs/{layer}", Missing),
+    ("get", "/v1/wrapped-runs/{layer}/changes", Missing),
+    ("post", "/v1/wrapped-runs/{layer}/stop", Missing),
+    ("post", "/v1/wrapped-runs/{layer}/checkpoint", Missing),
+    ("post", "/v1/wrapped-runs/{layer}/input", Missing),
     ("get", "/v1/audit", Forbidden),
     ("get", "/v1/audit/verify", Forbidden),
     ("get", "/v1/policy", Forbidden),
@@ -132,6 +138,7 @@ impl<'a> TokenFixture<'a> {
             ("{change}", &self.change),
             ("{grant}", &self.grant),
             ("{run}", &self.run),
+            ("{layer}", "l-00000000000001"),
         ];
         names.iter().fold(path.to_owned(), |path, (name, id)| path.replace(name, id))
     }
@@ -153,6 +160,7 @@ impl<'a> TokenFixture<'a> {
             "/v1/undo" => json!({"session": self.session, "force": true}),
             "/v1/redo" => json!({"change": self.change}),
             "/v1/runs" => json!({"prompt": "go on", "session": self.history}),
+            "/v1/wrapped-runs/{layer}/input" => json!({"text": "x"}),
             "/v1/policy/explain" => json!({"tool": "read_file", "arguments": {"path": "file.txt"}}),
             _ => json!({}),
         }

@@ -14,7 +14,7 @@ use crate::site::{PROGRAM, TestSite, cli_output};
 
 /// Draws its size and its keys on the whole screen. `h` reaches for a host, and then it answers every question on its own
 /// terminal, as far as what is written to a terminal can.
-const FULL_SCREEN: &str = r#"
+pub(crate) const FULL_SCREEN: &str = r#"
 import curses, os, subprocess, sys
 keys, asked = "", None
 def main(screen):
@@ -110,7 +110,7 @@ impl<'a> TmuxTerminal<'a> {
     }
 
     /// The pending approvals.
-    fn waiting(&self) -> Vec<Value> {
+    pub(crate) fn waiting(&self) -> Vec<Value> {
         let listed = self.site.run(&["approvals", "list", "--json"]);
         serde_json::from_str::<Value>(&listed.out)
             .map(|list| list.as_array().cloned().unwrap_or_default())

@@ -87,6 +87,35 @@ fn what_landed_stays_in_the_layer_and_is_no_difference_any_more() {
     assert!(!layer.has_layer());
 }
 
+/// A person looks at the changes of a program that goes on.
+#[test]
+fn a_layer_is_reviewed_while_its_program_runs_and_nothing_moves() {
+    let mut layer = LayerFixture::live(setup(), &[("a", "old\n"), ("gone", "x"), ("closed/x", "x")]);
+    layer.write("a", "new\n").write("new", "text\n").whiteout("gone").write("closed/x", "y").mode("closed", 0o000);
+    tick();
+    let before = layer.upper_tree();
+    let review = layer.world.value("review_layer", &json!({"layer": layer.id}));
+    assert_eq!(layer.upper_tree(), before, "something moved under the program");
+    assert_eq!(review["layer"]["state"], "running", "{review}");
+    let section = |name: &str| {
+        let sections = review["sections"].as_array().unwrap();
+        let found = sections.iter().find(|section| section["section"] == name).unwrap();
+        strings(&found["items"], "path")
+    };
+    assert_eq!((section("deletions"), section("additions")), (strings_of(&["gone"]), strings_of(&["new"])));
+    let changes = &review["sections"][3]["items"];
+    let changed = changes.as_array().unwrap().iter().find(|item| item["path"] == "a").unwrap();
+    assert_eq!(changed["hunks"][0]["lines"][0]["text"], "old", "{changed}");
+    // It leaves nothing behind, and checkpoints go on.
+    assert!(!layer.upper.with_file_name("captured").exists());
+    assert!(kept(&layer.checkpoint()).contains(&"a".to_owned()));
+    layer.finish(0);
+}
+
+fn strings_of(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
 /// Everything that a program may do to what landed before, undone one after the other.
 #[test]
 fn what_landed_is_changed_again_and_every_checkpoint_is_undone_in_reverse() {
@@ -215,8 +244,6 @@ fn directories_that_the_program_closed_are_closed_again() {
 fn only_the_session_that_runs_the_program_makes_checkpoints() {
     let mut layer = LayerFixture::live(setup(), &[]);
     layer.write("a", "a");
-    // A review waits for the end.
-    assert_eq!(layer.world.error("review_layer", &json!({"layer": layer.id})), ErrorKind::Conflict);
     let other = layer.world.session.for_principal("another", layer.world.session.principal.clone());
     layer.world.session = Arc::new(other);
     assert_eq!(layer.world.error("checkpoint_layer", &json!({"layer": layer.id})), ErrorKind::PermissionDenied);

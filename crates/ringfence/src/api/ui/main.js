@@ -19,11 +19,13 @@ import * as policy from './views/policy.js';
 import * as runs from './views/runs.js';
 import * as session from './views/session.js';
 import * as sessions from './views/sessions.js';
+import * as wrapped from './views/wrapped.js';
 
 const VIEWS = [
     { name: 'waiting', label: 'Approvals', view: approvals },
     { name: 'sessions', label: 'Sessions', view: sessions },
     { name: 'runs', label: 'Agent', view: runs, when: () => state.runs },
+    { name: 'wrapped', label: 'Wrapped runs', view: wrapped, when: () => may('approve') },
     { name: 'changes', label: 'Changes', view: changes },
     { name: 'files', label: 'Files', view: files },
     { name: 'call', label: 'Call a tool', view: call, when: () => may('call') },

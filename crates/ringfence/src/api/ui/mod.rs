@@ -68,6 +68,7 @@ const FILES: &[(&str, &[u8])] = files![
     "views/runs.js",
     "views/session.js",
     "views/sessions.js",
+    "views/wrapped.js",
     "visible.js",
 ];
 

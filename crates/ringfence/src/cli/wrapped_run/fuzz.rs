@@ -1,9 +1,11 @@
 //! Fuzz target for output of wrapped programs: the same result in each chunking, and nothing that is removed can be found in
-//! it by a parser of another kind.
+//! it by a parser of another kind. And for the screen that it draws, which can be drawn again.
 
 use ringfence_fuzz::FuzzTarget;
+use ringfence_sandbox::TerminalSize;
 
 use crate::cli::wrapped_run::output_filter::{MAX_HELD, OutputFilter, filtered};
+use crate::cli::wrapped_run::screen_model::ScreenModel;
 use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 
 /// Strings and control sequences of an output, found by a search for their introducers. Text that looks like one after a
@@ -85,5 +87,32 @@ fn output_is_filtered_the_same_in_each_chunking() {
             again.filter(&modes.resume(), &mut Vec::new());
             assert_eq!(again.modes().suspend(), modes.suspend());
             (bytes.len() - whole.len().min(bytes.len()), modes.suspend().len())
+        });
+}
+
+/// The first bytes are sizes of the screen; it changes in the middle of the output.
+#[test]
+fn a_screen_is_drawn_by_any_output_and_drawn_again_the_same() {
+    FuzzTarget::new("terminal-screen", env!("CARGO_MANIFEST_DIR"))
+        .tokens(&[
+            "\x1b[", "\x1b7", "\x1b8", "\x1bM", "\x1bD", "\x1bc", "\x1b(0", "\x0e", "?1049h", "?1049l", "?6h", "?7l",
+            "2;3r", "9999", "65535", "H", "J", "K", "L", "M", "P", "@", "X", "b", "S", "T", "\t", "\r\n", "你", "é",
+            "\u{301}",
+        ])
+        .check(|bytes| {
+            let (sizes, output) = bytes.split_at(bytes.len().min(2));
+            let size = |at: usize| u16::from(sizes.get(at).copied().unwrap_or(7) % 32);
+            let mut screen = ScreenModel::new(TerminalSize { rows: size(0), columns: size(1) });
+            let (first, second) = output.split_at(output.len() / 2);
+            screen.feed(first);
+            screen.resize(TerminalSize { rows: size(1), columns: size(0) });
+            screen.feed(second);
+            // A sequence that is not whole yet is drawn later.
+            screen.feed(b"\x18 ");
+            let mut again = ScreenModel::new(screen.size());
+            again.feed(&screen.repaint());
+            assert_eq!(again.lines(), screen.lines());
+            assert_eq!(screen.lines().len(), usize::from(screen.size().rows));
+            screen.lines().concat().len()
         });
 }

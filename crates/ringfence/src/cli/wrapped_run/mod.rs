@@ -6,8 +6,15 @@
 //! Not here: the jail (`ringfence-sandbox`), layers (`ringfence-fs`), and the commands (`cli/run.rs`).
 
 mod approver;
+mod attach_peer;
+pub(crate) mod attach_server;
+#[cfg(test)]
+mod attach_tests;
+pub(crate) mod attached_terminal;
 pub(crate) mod call_records;
 mod credentials;
+mod detach_key;
+pub(crate) mod detached_run;
 #[cfg(test)]
 mod filter_tests;
 #[cfg(test)]
@@ -32,6 +39,7 @@ pub(crate) mod review_screen;
 mod run_environment;
 mod run_messages;
 mod run_toolchains;
+mod screen_model;
 mod sequence_policy;
 mod terminal_modes;
 mod terminal_relay;
@@ -61,8 +69,10 @@ use crate::app::{App, AppError, build_wrapped_app, workspace_directory};
 use crate::approval::tty::TtyApprover;
 use crate::approval::{approver_for, deny_all};
 use crate::cli::wrapped_run::approver::{OtherFrontendApprover, WrappedRunApprover};
+use crate::cli::wrapped_run::attach_server::{AttachServer, AttachedRunInfo};
 use crate::cli::wrapped_run::call_records::CallRecords;
 use crate::cli::wrapped_run::credentials::{CredentialError, RunCredentials};
+use crate::cli::wrapped_run::detached_run::open_detached_terminal;
 use crate::cli::wrapped_run::logins::RunLogins;
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::profile::{AgentProfile, NO_PROFILE};
@@ -95,6 +105,12 @@ const DEFAULT_PROCESSES: u64 = 4096;
 const DEFAULT_OPEN_FILES: u64 = 65_536;
 const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 
+/// The kind of terminal of a detached run whose starter has none.
+const USUAL_TERMINAL: &str = "xterm-256color";
+
+/// The size of the screen of a run without a terminal.
+const PIPES_SIZE: TerminalSize = TerminalSize { rows: 50, columns: 120 };
+
 /// Ports of each kind that a run may have.
 const MAX_PORTS: usize = 8;
 
@@ -120,6 +136,8 @@ pub(crate) struct WrappedRunOptions {
     pub(crate) raw_terminal: bool,
     /// Longest time between two checkpoints, if there are any.
     pub(crate) checkpoints: Option<Duration>,
+    /// The size of its terminal, if this process is that of a detached run.
+    pub(crate) detached: Option<TerminalSize>,
 }
 
 /// A run that could not be prepared.
@@ -210,6 +228,8 @@ pub(crate) struct WrappedRun {
     pub(crate) signals: Arc<SignalInbox>,
     messages: Arc<RunMessages>,
     interceptor: Option<Arc<TlsInterceptor>>,
+    /// Those who attach.
+    pub(crate) attachments: Arc<AttachServer>,
     /// Longest time between two checkpoints, if there are any.
     pub(crate) checkpoints: Option<Duration>,
 }
@@ -277,10 +297,16 @@ impl WrappedRun {
         let mut hosts: Vec<String> = named.chain(&options.allowed_hosts).map(|host| with_default_port(host)).collect();
         hosts.sort();
         hosts.dedup();
+        if options.detached.is_some() {
+            // Who attaches has a terminal, also where the starter has none.
+            run.variables.entry("TERM".to_owned()).or_insert_with(|| USUAL_TERMINAL.to_owned());
+        }
         let ports = RunPorts::new(&profile, &options)?;
         let calls = CallRecords::new(options.learns, options.exec_log.take()).map(Arc::new);
         let is_running = Arc::new(AtomicBool::new(false));
-        let (io, relay) = attach(options.raw_terminal).map_err(WrappedRunError::Terminal)?;
+        let attachments = start_attach_server(&settings, options.detached).map_err(WrappedRunError::Terminal)?;
+        let viewers = options.detached.is_none().then(|| Arc::clone(&attachments));
+        let (io, relay) = attach(options.raw_terminal, viewers).map_err(WrappedRunError::Terminal)?;
         let signals = match &relay {
             Some(relay) => relay.signals(),
             None => Arc::new(SignalInbox::new().map_err(WrappedRunError::Terminal)?),
@@ -310,7 +336,9 @@ impl WrappedRun {
             is_running: Arc::clone(&is_running),
             signals: Arc::clone(&signals) as _,
             news: Arc::clone(&messages) as _,
+            attachments: Arc::clone(&attachments) as _,
         };
+        let (program, profile) = (setup.program.clone(), setup.profile.clone());
         let has_terminal = relay.is_some();
         let asked = relay.clone().filter(|_| !options.raw_terminal);
         let during = approver_for(&settings, || match asked {
@@ -325,11 +353,29 @@ impl WrappedRun {
             RecordedRun { session, home, calls }
         });
         let checkpoints = options.checkpoints;
+        attachments.describe(AttachedRunInfo {
+            session: app.session.id.clone(),
+            program,
+            profile,
+            makes_checkpoints: checkpoints.is_some(),
+            signals: Arc::clone(&signals),
+        });
         if checkpoints.is_some() {
             signals.take_checkpoint_keys();
             run.notes.extend(preset_note(app.settings.preset));
         }
-        Ok(Self { app, notes: run.notes, home_keep, recorded, relay, signals, messages, interceptor, checkpoints })
+        Ok(Self {
+            app,
+            notes: run.notes,
+            home_keep,
+            recorded,
+            relay,
+            signals,
+            messages,
+            interceptor,
+            attachments,
+            checkpoints,
+        })
     }
 
     /// Takes the signals of this process, for as long as the result is there. The terminal is restored when it is dropped.
@@ -478,16 +524,28 @@ fn intercept(
     Ok(Some(Arc::new(interceptor)))
 }
 
-/// The terminal of the person, or pipes.
-fn attach(raw_terminal: bool) -> std::io::Result<(WrappedIo, Option<Arc<RelaySession>>)> {
+/// The server for those who attach. A detached run gets the terminal that its program is relayed to.
+fn start_attach_server(settings: &AppSettings, detached: Option<TerminalSize>) -> std::io::Result<Arc<AttachServer>> {
+    let (terminal, notice) = detached.map(open_detached_terminal).transpose()?.unzip();
+    let server = AttachServer::start(&settings.state, detached.unwrap_or(PIPES_SIZE), terminal)?;
+    notice.into_iter().for_each(|notice| server.notify_at_start(notice));
+    Ok(Arc::new(server))
+}
+
+/// The terminal of the person, or pipes. `viewers` see the output too, where the terminal is not theirs.
+fn attach(
+    raw_terminal: bool,
+    viewers: Option<Arc<AttachServer>>,
+) -> std::io::Result<(WrappedIo, Option<Arc<RelaySession>>)> {
     let Some(terminal) = PersonTerminal::open() else {
-        return Ok((WrappedIo::Pipes { input: piped_input(), output: Arc::new(StandardOutput) }, None));
+        let output = Arc::new(StandardOutput { viewers });
+        return Ok((WrappedIo::Pipes { input: piped_input(), output }, None));
     };
     let size = terminal.size();
     let size = TerminalSize { rows: size.ws_row, columns: size.ws_col };
     // Notices are seen; what is put on the clipboard may be pasted into a shell.
     let filter = (!raw_terminal).then_some(FilterOptions { clipboard_writes: false, notifications: true });
-    let relay = Arc::new(RelaySession::new(terminal, filter)?);
+    let relay = Arc::new(RelaySession::new(terminal, filter, viewers)?);
     let for_jail: Arc<dyn TerminalRelay + Send + Sync> = Arc::clone(&relay) as _;
     Ok((WrappedIo::Terminal { size, relay: for_jail }, Some(relay)))
 }
@@ -518,7 +576,9 @@ fn piped_input() -> Option<OwnedFd> {
 
 /// Standard output and error of this process.
 #[derive(Debug)]
-struct StandardOutput;
+struct StandardOutput {
+    viewers: Option<Arc<AttachServer>>,
+}
 
 impl WrappedOutput for StandardOutput {
     fn write(&self, stream: OutputStream, bytes: &[u8]) {
@@ -530,7 +590,19 @@ impl WrappedOutput for StandardOutput {
             }
             OutputStream::Err => std::io::stderr().lock().write_all(bytes),
         };
+        if let Some(viewers) = &self.viewers {
+            // A terminal needs to be told that a line begins at its start.
+            viewers.feed(&bytes.split_inclusive(|byte| *byte == b'\n').flat_map(as_terminal_line).collect::<Vec<u8>>());
+        }
     }
+}
+
+fn as_terminal_line(line: &[u8]) -> impl Iterator<Item = u8> {
+    let (text, end): (&[u8], &[u8]) = match line.strip_suffix(b"\n") {
+        Some(text) => (text, b"\r\n"),
+        None => (line, b""),
+    };
+    text.iter().chain(end).copied()
 }
 
 /// A command that starts where the person is, if that is in the workspace.

@@ -90,7 +90,7 @@ pub(crate) fn run_relay_process() -> bool {
     let filter = std::env::var_os(RAW_VARIABLE).is_none().then(FilterOptions::default);
     let terminal = PersonTerminal::open().unwrap();
     let size = terminal.size();
-    let session = Arc::new(RelaySession::new(terminal, filter).unwrap());
+    let session = Arc::new(RelaySession::new(terminal, filter, None).unwrap());
     session.start().unwrap();
     let (master, slave) = open_terminal_pair();
     tcsetwinsize(&master, size).unwrap();

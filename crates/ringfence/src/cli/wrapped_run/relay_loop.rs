@@ -14,12 +14,14 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use ringfence_kernel::sanitize_line;
+use ringfence_sandbox::TerminalSize;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Signal, kill_current_process_group};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::approval::dialog_screen::poll_for;
+use crate::cli::wrapped_run::attach_server::AttachServer;
 use crate::cli::wrapped_run::output_filter::OutputFilter;
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::relay_signals::SignalInbox;
@@ -66,6 +68,8 @@ pub(crate) struct RelayLoop {
     terminal: PersonTerminal,
     master: File,
     filter: Option<OutputFilter>,
+    /// Shows the output to those who attached, too.
+    viewers: Option<Arc<AttachServer>>,
     inbox: Arc<SignalInbox>,
     commands: Receiver<RelayCommand>,
     /// Bytes for the program.
@@ -89,7 +93,7 @@ impl RelayLoop {
     pub(crate) fn new(
         terminal: PersonTerminal,
         master: OwnedFd,
-        filter: Option<OutputFilter>,
+        (filter, viewers): (Option<OutputFilter>, Option<Arc<AttachServer>>),
         inbox: Arc<SignalInbox>,
         commands: Receiver<RelayCommand>,
     ) -> io::Result<Self> {
@@ -98,6 +102,7 @@ impl RelayLoop {
             terminal,
             master: File::from(master),
             filter,
+            viewers,
             inbox,
             commands,
             input: Vec::new(),
@@ -256,10 +261,14 @@ impl RelayLoop {
             Err(error) => !is_temporary(error),
         };
         let bytes = read.ok().and_then(|count| bytes.get(..count)).unwrap_or_default();
+        let waiting = self.output.len();
         match &mut self.filter {
             _ if self.is_terminal_gone => {}
             Some(filter) => filter.filter(bytes, &mut self.output),
             None => self.output.extend_from_slice(bytes),
+        }
+        if let Some(viewers) = &self.viewers {
+            viewers.feed(self.output.get(waiting..).unwrap_or_default());
         }
         !bytes.is_empty()
     }
@@ -292,8 +301,12 @@ impl RelayLoop {
     }
 
     fn apply_size(&self) {
+        let size = self.terminal.size();
         // A program whose terminal is gone has no use for a size.
-        let _ = tcsetwinsize(&self.master, self.terminal.size());
+        let _ = tcsetwinsize(&self.master, size);
+        if let Some(viewers) = &self.viewers {
+            viewers.resize(TerminalSize { rows: size.ws_row, columns: size.ws_col });
+        }
     }
 
     /// Leaves the terminal to others, with its modes and settings as they were.

@@ -109,7 +109,12 @@ impl SignalInbox {
 
     /// Whether this input is the checkpoint key, which then is not for the program.
     pub(crate) fn takes_key(&self, input: &[u8]) -> bool {
-        let takes = self.takes_checkpoint_key.load(Ordering::Acquire) && CHECKPOINT_KEY.contains(&input);
+        CHECKPOINT_KEY.contains(&input) && self.request_checkpoint()
+    }
+
+    /// Wants a checkpoint, as the key does. False where none are made.
+    pub(crate) fn request_checkpoint(&self) -> bool {
+        let takes = self.takes_checkpoint_key.load(Ordering::Acquire);
         self.is_checkpoint_wanted.fetch_or(takes, Ordering::AcqRel);
         takes
     }

@@ -20,6 +20,10 @@ const ON_BY_DEFAULT: [u16; 2] = [7, 25];
 const OFF_BY_DEFAULT: [u16; 18] =
     [1, 5, 6, 9, 69, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 2004, 2026, 2031, 2048];
 
+/// Private modes that say how text is drawn, and not what the terminal sends: wrapping, origin, margins at the sides, the cursor,
+/// and updates that are held back.
+const OF_DRAWING: [u16; 5] = [6, 7, 25, 69, 2026];
+
 /// Deepest stack of the keyboard protocol.
 const MAX_KEYBOARD_STACK: usize = 16;
 
@@ -178,6 +182,33 @@ impl TerminalModes {
         if let Some(margins) = &self.margins {
             written.extend([b"\x1b7\x1b[", margins.as_slice(), b"r\x1b8"].concat());
         }
+        written.extend(self.resume_keyboard());
+        for mode in &self.ansi {
+            written.extend(format!("\x1b[{mode}h").into_bytes());
+        }
+        for mode in &self.switched {
+            written.extend(private_mode(*mode, !ON_BY_DEFAULT.contains(mode)));
+        }
+        written
+    }
+
+    /// Switches a terminal of any modes to those of a fresh one, with a clear main screen.
+    pub(crate) fn clear_terminal() -> Vec<u8> {
+        let mut written = b"\x1b[?2026l\x1b[?1049l\x1b[!p".to_vec();
+        let off = OFF_BY_DEFAULT.iter().filter(|mode| !OF_DRAWING.contains(mode));
+        written.extend(off.flat_map(|mode| private_mode(*mode, false)));
+        written.extend(b"\x1b[=0;1u\x1b[>4;0m\x1b>\x0f\x1b(B\x1b[m\x1b[r\x1b[H\x1b[2J");
+        written
+    }
+
+    /// Switches on what the terminal is to send: mouse, paste, keys. The rest of the modes is that of what is drawn.
+    pub(crate) fn resume_input(&self) -> Vec<u8> {
+        let switched = self.switched.iter().filter(|mode| !OF_DRAWING.contains(mode));
+        switched.flat_map(|mode| private_mode(*mode, true)).chain(self.resume_keyboard()).collect()
+    }
+
+    fn resume_keyboard(&self) -> Vec<u8> {
+        let mut written = Vec::new();
         if self.is_keypad_application {
             written.extend(b"\x1b=");
         }
@@ -186,12 +217,6 @@ impl TerminalModes {
         }
         if self.keyboard_flags() != 0 {
             written.extend(format!("\x1b[={};1u", self.keyboard_flags()).into_bytes());
-        }
-        for mode in &self.ansi {
-            written.extend(format!("\x1b[{mode}h").into_bytes());
-        }
-        for mode in &self.switched {
-            written.extend(private_mode(*mode, !ON_BY_DEFAULT.contains(mode)));
         }
         written
     }

@@ -20,6 +20,7 @@ use ringfence_sandbox::TerminalRelay;
 
 use crate::approval::deny_all;
 use crate::approval::tty::TtyApprover;
+use crate::cli::wrapped_run::attach_server::AttachServer;
 use crate::cli::wrapped_run::output_filter::OutputFilter;
 use crate::cli::wrapped_run::person_terminal::PersonTerminal;
 use crate::cli::wrapped_run::relay_loop::{RelayCommand, RelayLoop};
@@ -31,6 +32,8 @@ use crate::cli::wrapped_run::sequence_policy::FilterOptions;
 pub(crate) struct RelaySession {
     /// Without a filter the output is relayed as it is, and nothing is asked in place.
     filter: Option<FilterOptions>,
+    /// Shows the screen to those who attached, too.
+    viewers: Option<Arc<AttachServer>>,
     /// Until the program has a terminal.
     terminal: Mutex<Option<PersonTerminal>>,
     inbox: Arc<SignalInbox>,
@@ -45,10 +48,16 @@ struct RunningRelay {
 }
 
 impl RelaySession {
-    /// A session with a filter, or one that relays everything (`--raw-terminal`).
-    pub(crate) fn new(terminal: PersonTerminal, filter: Option<FilterOptions>) -> io::Result<Self> {
+    /// A session with a filter, or one that relays everything (`--raw-terminal`). It shows the screen to `viewers`, if this
+    /// terminal is not theirs.
+    pub(crate) fn new(
+        terminal: PersonTerminal,
+        filter: Option<FilterOptions>,
+        viewers: Option<Arc<AttachServer>>,
+    ) -> io::Result<Self> {
         Ok(Self {
             filter,
+            viewers,
             terminal: Mutex::new(Some(terminal)),
             inbox: Arc::new(SignalInbox::new()?),
             relay: Mutex::default(),
@@ -114,7 +123,8 @@ impl RelaySession {
         let terminal = terminal.ok_or_else(|| io::Error::other("the terminal is in use by another program"))?;
         let (commands, received) = channel();
         let filter = self.filter.map(OutputFilter::new);
-        let relay = RelayLoop::new(terminal, master, filter, Arc::clone(&self.inbox), received)?;
+        let relay =
+            RelayLoop::new(terminal, master, (filter, self.viewers.clone()), Arc::clone(&self.inbox), received)?;
         let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(move || relay.run())?;
         *running = Some(RunningRelay { commands, thread });
         Ok(())
