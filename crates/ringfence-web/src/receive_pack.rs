@@ -7,16 +7,25 @@
 
 use std::fmt::Write as _;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::pack_commits::PackCommits;
 
 /// No commands of a push are longer.
 pub(crate) const MAX_COMMAND_BYTES: usize = 256 << 10;
 
-/// Refs that are listed for a person.
+/// Refs that are listed for a person, and in a record.
 const MAX_LISTED: usize = 100;
+const MAX_RECORDED: usize = 8;
+
+/// Characters of the name of a ref that are shown.
+const MAX_NAME: usize = 120;
 
 /// Characters of an object ID that are shown.
 const SHORT_ID: usize = 12;
+
+/// Bytes of the digest of commands.
+const DIGEST_BYTES: usize = 16;
 
 /// Bytes of a packet line with its length.
 const MAX_PACKET: usize = 65_520;
@@ -104,15 +113,21 @@ impl PushCommands {
         self.commands.is_empty()
     }
 
-    /// In a few words, for records.
+    /// In a few words, for records, and a digest of all of it: an approval is for exactly these commands.
     pub(crate) fn summary(&self) -> String {
         let mut text = String::new();
-        for command in self.commands.iter().take(MAX_LISTED) {
+        for command in self.commands.iter().take(MAX_RECORDED) {
             let separator = if text.is_empty() { "" } else { ", " };
             // Writing to a string cannot fail.
-            let _ = write!(text, "{separator}{} {}", command.name, short(&command.new));
+            let _ = write!(text, "{separator}{} {}", shown_name(&command.name), short(&command.new));
         }
-        text + if self.commands.len() > MAX_LISTED { ", …" } else { "" }
+        let more = if self.commands.len() > MAX_RECORDED { ", …" } else { "" };
+        let mut digest = Sha256::new();
+        for RefCommand { old, new, name } in &self.commands {
+            digest.update(format!("{old} {new} {name}\0"));
+        }
+        let digest: String = digest.finalize().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        format!("{text}{more} ({digest})")
     }
 
     /// Bytes before the objects.
@@ -146,6 +161,7 @@ impl PushCommands {
     pub(crate) fn lines(&self, commits: &PackCommits) -> Vec<String> {
         let line = |command: &RefCommand| {
             let RefCommand { old, new, name } = command;
+            let name = shown_name(name);
             match (is_zero(old), is_zero(new)) {
                 (_, true) => format!("delete {name}, which is {}", short(old)),
                 (true, false) => format!("create {name} at {}", short(new)),
@@ -184,6 +200,11 @@ impl PushCommands {
 
 fn packet(line: &[u8]) -> Vec<u8> {
     [format!("{:04x}", line.len() + 4).as_bytes(), line].concat()
+}
+
+fn shown_name(name: &str) -> String {
+    let cut: String = name.chars().take(MAX_NAME).collect();
+    if cut.len() < name.len() { cut + "…" } else { cut }
 }
 
 fn is_zero(id: &str) -> bool {
@@ -231,7 +252,10 @@ mod tests {
         );
         let losses = push.losses(&PackCommits::default());
         assert!(losses[0].starts_with("1 deleted: ") && losses[1].starts_with("1 moved to where"));
-        assert_eq!(push.summary(), "refs/heads/new 111111111111, refs/heads/main 222222222222, refs/heads/old nothing");
+        let summary = push.summary();
+        let (refs, digest) = summary.split_once(" (").unwrap();
+        assert_eq!(refs, "refs/heads/new 111111111111, refs/heads/main 222222222222, refs/heads/old nothing");
+        assert_eq!(digest.len(), 33);
         let refusal = String::from_utf8(push.refusal("not\n approved").unwrap()).unwrap();
         assert!(
             refusal.contains("\u{1}000eunpack ok\n")
@@ -274,6 +298,15 @@ mod tests {
     fn many_refs_are_counted() {
         let lines: Vec<String> = (0..130).map(|number| format!("{ZERO} {ONE} refs/heads/{number}")).collect();
         let push = PushCommands::parse(&request(&lines)).unwrap().unwrap();
+        // Also what is not listed is a part of what an approval is for.
+        let mut others = lines.clone();
+        others[129] = others[129].replace(ONE, TWO);
+        let others = PushCommands::parse(&request(&others)).unwrap().unwrap();
+        assert_ne!(push.summary(), others.summary());
+        assert_eq!(push.lines(&PackCommits::default()), others.lines(&PackCommits::default()));
+        let long = request(&[format!("{ZERO} {ONE} refs/heads/{}", "x".repeat(5000))]);
+        let long = PushCommands::parse(&long).unwrap().unwrap();
+        assert!(long.summary().len() < 200 && long.lines(&PackCommits::default())[0].len() < 200);
         assert_eq!(
             (push.lines(&PackCommits::default()).len(), push.lines(&PackCommits::default())[100].as_str()),
             (101, "and 30 more")

@@ -82,7 +82,8 @@ pub(crate) struct ProfileHome {
     /// Files that agents act on, such as settings and memories, whose changes a person reviews; `#` and a JSON pointer for one
     /// value of a file. In a pointer, `${workspace}` is the path of the workspace.
     pub(crate) review: Vec<String>,
-    /// Files by their paths, with `${workspace}` and `${placeholder:NAME:LENGTH}`.
+    /// Files by their paths, with `${workspace}` and `${placeholder:NAME:LENGTH}`, whose file is left out where there is no key;
+    /// with `?` behind the length, the text is empty then.
     pub(crate) files: BTreeMap<String, String>,
 }
 
