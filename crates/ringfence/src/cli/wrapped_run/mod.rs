@@ -37,6 +37,7 @@ mod relay_tests;
 pub(crate) mod review;
 pub(crate) mod review_screen;
 mod run_environment;
+mod run_limits;
 mod run_messages;
 mod run_toolchains;
 mod screen_model;
@@ -57,8 +58,8 @@ use std::time::{Duration, SystemTime};
 
 use ringfence_kernel::{Preset, ToolCall};
 use ringfence_sandbox::{
-    JailLimits, OutputStream, PROXY_PORT, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply, TerminalRelay,
-    TerminalSize, WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
+    OutputStream, PROXY_PORT, PlacedFile, PublishedPort, RUN_PROGRAM, RunProgramReply, TerminalRelay, TerminalSize,
+    WrappedIo, WrappedOutput, WrappedRunSetup, WrappedUser,
 };
 use ringfence_web::{
     InterceptedCredentials, TlsInterceptor, ca_environment, java_environment, java_trust_store, merge_ca_bundle,
@@ -80,6 +81,7 @@ use crate::cli::wrapped_run::profile_files::{ProfileError, is_profile_file, not_
 use crate::cli::wrapped_run::program_location::{ProgramLookupError, ProgramSearch};
 use crate::cli::wrapped_run::relay_signals::{SignalInbox, SignalThread};
 use crate::cli::wrapped_run::run_environment::{RunEnvironment, git_config, kept_home_files, reviewed_home_files};
+use crate::cli::wrapped_run::run_limits::run_limits;
 use crate::cli::wrapped_run::run_messages::RunMessages;
 use crate::cli::wrapped_run::run_toolchains::RunToolchains;
 use crate::cli::wrapped_run::sequence_policy::FilterOptions;
@@ -99,11 +101,6 @@ const CA_BUNDLE_ALIASES: [&str; 2] = ["/etc/ssl/cert.pem", "/etc/pki/tls/certs/c
 
 /// The same certificates for Java.
 const JAVA_TRUST_STORE: &str = "/etc/ssl/ringfence.jks";
-
-/// Bounds of a wrapped program, where the command line sets none.
-const DEFAULT_PROCESSES: u64 = 4096;
-const DEFAULT_OPEN_FILES: u64 = 65_536;
-const DEFAULT_TMP_BYTES: u64 = 4 << 30;
 
 /// The kind of terminal of a detached run whose starter has none.
 const USUAL_TERMINAL: &str = "xterm-256color";
@@ -330,7 +327,7 @@ impl WrappedRun {
             connected_ports: ports.connected,
             calls: calls.clone().map(|calls| calls as _),
             caches: run_toolchains.caches,
-            limits: limits(&options, &settings),
+            limits: run_limits(&options, &settings),
             io,
             has_checkpoints: options.checkpoints.is_some(),
             is_running: Arc::clone(&is_running),
@@ -631,46 +628,11 @@ fn wrapped_user(environment: &Environment, home: PathBuf) -> WrappedUser {
     }
 }
 
-fn limits(options: &WrappedRunOptions, settings: &AppSettings) -> JailLimits {
-    let bounds = &settings.wrapped;
-    let disk = || three_quarters(free_bytes(&settings.state));
-    JailLimits {
-        wall: match bounds.seconds.resolve(options.seconds, u64::MAX) {
-            u64::MAX => Duration::MAX,
-            seconds => Duration::from_secs(seconds),
-        },
-        cpu: Duration::MAX,
-        memory_bytes: bounds.memory_bytes.resolve(options.memory, three_quarters(memory_of_machine())),
-        processes: bounds.processes.resolve(options.processes, DEFAULT_PROCESSES),
-        disk_bytes: bounds.disk_bytes.resolve(options.disk, disk()),
-        open_files: DEFAULT_OPEN_FILES,
-        file_bytes: u64::MAX,
-        tmp_bytes: DEFAULT_TMP_BYTES,
-        ..JailLimits::default()
-    }
-}
-
 /// A host with a port: that of TLS where it has none.
 fn with_default_port(host: &str) -> String {
     // The colons of an address are in brackets.
     let after_address = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
     if after_address.contains(':') { host.to_owned() } else { format!("{host}:443") }
-}
-
-fn memory_of_machine() -> u64 {
-    let total = rustix::system::sysinfo();
-    u64::from(total.mem_unit).saturating_mul(total.totalram as u64)
-}
-
-/// Free space where the layers are.
-fn free_bytes(state: &Path) -> u64 {
-    let exists = state.ancestors().find(|directory| directory.is_dir());
-    let found = exists.and_then(|directory| rustix::fs::statvfs(directory).ok());
-    found.map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
-}
-
-fn three_quarters(amount: u64) -> u64 {
-    amount / 4 * 3
 }
 
 #[cfg(test)]
