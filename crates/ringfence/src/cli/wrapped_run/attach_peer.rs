@@ -78,6 +78,11 @@ impl AttachPeer {
         matches!(self.state, PeerState::Viewer | PeerState::Writer)
     }
 
+    /// Whether what they send is read.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_closing && !self.is_gone
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone
     }
@@ -177,7 +182,7 @@ impl AttachPeer {
 
     /// The next frame that was read. One that cannot be understood ends the connection.
     pub(crate) fn next_frame(&mut self) -> Option<AttachFrame> {
-        if self.is_closing || self.is_gone {
+        if !self.is_open() {
             return None;
         }
         match self.decoder.next_frame() {

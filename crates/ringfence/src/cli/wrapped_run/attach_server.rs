@@ -85,6 +85,8 @@ struct AttachState {
     /// Keys for that terminal.
     input: VecDeque<u8>,
     listener: Option<Arc<AttachListener>>,
+    /// The last connection could not be accepted: it waits until something else happens.
+    cannot_accept: bool,
     layer: String,
     info: Option<AttachedRunInfo>,
     peers: BTreeMap<u64, AttachPeer>,
@@ -113,6 +115,7 @@ impl AttachServer {
             terminal: terminal.map(|terminal| Arc::new(File::from(terminal))),
             input: VecDeque::new(),
             listener: None,
+            cannot_accept: false,
             layer: String::new(),
             info: None,
             peers: BTreeMap::new(),
@@ -263,12 +266,15 @@ impl AttachState {
             flags.set(PollFlags::OUT, peer.has_output());
             (Arc::clone(&peer.stream), flags)
         });
-        WatchedSources { terminal, listener: self.listener.clone(), peers: peers.collect() }
+        // One that is not accepted would be reported again and again.
+        let listener = self.listener.clone().filter(|_| self.peers.len() < MAX_PEERS && !self.cannot_accept);
+        WatchedSources { terminal, listener, peers: peers.collect() }
     }
 
     /// Whether more may be read of this connection. The writer waits for the program.
     fn reads_from(&self, id: u64) -> bool {
-        self.writer != Some(id) || self.input.len() < MAX_INPUT
+        let is_open = self.peers.get(&id).is_some_and(AttachPeer::is_open);
+        is_open && (self.writer != Some(id) || self.input.len() < MAX_INPUT)
     }
 
     /// Does what can be done without waiting.
@@ -284,6 +290,7 @@ impl AttachState {
 
     fn accept(&mut self) {
         let Some(listener) = self.listener.clone() else { return };
+        self.cannot_accept = false;
         while self.peers.len() < MAX_PEERS {
             match listener.accept() {
                 Ok(Some(stream)) => {
@@ -291,8 +298,10 @@ impl AttachState {
                     self.peers.insert(self.next_peer, AttachPeer::new(stream));
                 }
                 Ok(None) => return,
-                // It was one of another user, or is gone.
-                Err(_) => {}
+                // It was one of another user.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                // Such as too many open files, which may pass.
+                Err(_) => return self.cannot_accept = true,
             }
         }
     }

@@ -240,6 +240,18 @@ fn the_state_is_told_and_the_program_asked_to_end() {
     assert!(run.signals.should_end());
 }
 
+#[test]
+fn more_connections_than_there_may_be_wait_for_one_that_ends() {
+    let run = ServedRun::detached();
+    let mut viewers: Vec<TestPeer> = (0..32).map(|_| run.viewer()).collect();
+    let mut waiting = run.connect(AttachRole::Viewer, "late", SIZE);
+    run.write("drawn");
+    viewers.iter_mut().for_each(|viewer| viewer.until("drawn"));
+    viewers.pop();
+    assert_eq!(waiting.role().role, AttachRole::Viewer);
+    waiting.until("drawn");
+}
+
 /// Neither the program nor others wait for it.
 #[test]
 fn a_viewer_that_reads_nothing_holds_up_no_other() {
