@@ -248,13 +248,15 @@ fn a_full_screen_program_is_attached_to_and_asked_about() {
     terminal.key("n");
     terminal.until("reason (optional");
     terminal.key("Enter");
+    wait_until("the answer", || terminal.waiting().is_empty());
+    terminal.run(&["resize-window", "-x", "90", "-y", "25"]);
+    terminal.until("SIZE 90x25");
     terminal.until("KEYS a.");
-    assert!(terminal.waiting().is_empty());
     terminal.key("C-\\");
     terminal.key("C-\\");
     terminal.until("detached;");
     terminal.line("stty size");
-    terminal.until("30 100");
+    terminal.until("25 90");
     terminal.line(&format!("{PROGRAM} layers attach {id}"));
     terminal.until("KEYS a.");
     terminal.key("b");

@@ -73,7 +73,7 @@ impl<'a> TmuxTerminal<'a> {
         command
     }
 
-    fn run(&self, words: &[&str]) -> String {
+    pub(crate) fn run(&self, words: &[&str]) -> String {
         let ended = cli_output(self.command(words).output().unwrap());
         assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
         ended.out
