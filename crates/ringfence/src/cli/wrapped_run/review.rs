@@ -157,6 +157,9 @@ impl ReviewModel {
     pub(crate) fn to_text(&self) -> String {
         let ReviewedLayer { layer, program, state, .. } = &self.layer;
         let mut lines = vec![sanitize_line(&format!("layer {layer} of `{program}`, {state}"))];
+        if state == "running" {
+            lines.push(RUNNING_NOTE.to_owned());
+        }
         for section in self.sections.iter().filter(|section| section.count > 0) {
             lines.push(format!("\n{} ({})", Self::title(&section.section), section.count));
             lines.extend(section.items.iter().flat_map(ReviewedChange::text_lines));
@@ -168,12 +171,16 @@ impl ReviewModel {
             lines.push(format!("\n{} ({})", DERIVED_TITLE, self.derived.len() as u64 + self.derived_omitted));
             lines.extend(self.derived.iter().map(|tree| format!("  {}", tree.summary())));
         }
-        if lines.len() == 1 {
+        if !self.sections.iter().any(|section| section.count > 0) && self.derived.is_empty() {
             lines.push("nothing is left in it".to_owned());
         }
         lines.join("\n") + "\n"
     }
 }
+
+/// Which version of a file the program has seen is known at its end, or to its own process.
+const RUNNING_NOTE: &str = "while it runs, a change of yours that the program has seen is listed as a conflict too; `ringfence layers list` has \
+                            the number of conflicts";
 
 /// The title of trees that git ignores.
 pub(crate) const DERIVED_TITLE: &str = "Ignored by git";
