@@ -310,9 +310,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Kept(Mutex<Vec<ObservedCall>>);
+    struct RecordedSink(Mutex<Vec<ObservedCall>>);
 
-    impl CallSink for Kept {
+    impl CallSink for RecordedSink {
         fn recorded(&self) -> RecordedCalls {
             RecordedCalls { lookups: true, starts: true }
         }
@@ -341,7 +341,7 @@ mod tests {
         }
         let lost = recorder.lost;
         assert!(lost > 0, "the socket holds everything");
-        let kept = Kept::default();
+        let kept = RecordedSink::default();
         pass_on_records(&host, &kept);
         recorder.send(&lookup(SENT));
         drop(recorder);

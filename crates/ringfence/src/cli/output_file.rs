@@ -23,7 +23,7 @@ impl OutputFile {
         }
         let path = directory.join(path.file_name().unwrap_or_default());
         match path.symlink_metadata() {
-            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is there already; name a new one")),
             Err(_) => Ok(Some(Self(path))),
         }
     }

@@ -139,7 +139,7 @@ impl<'a> RunReport<'a> {
             );
         }
         if let Some(StartCounts { programs, total, .. }) = self.starts {
-            let _ = writeln!(text, "\n{total} starts of programs:\n\n| program | starts |\n|---|---|");
+            let _ = writeln!(text, "\nStarts of programs: {total}\n\n| program | starts |\n|---|---|");
             for (program, count) in programs {
                 let _ = writeln!(text, "| {} | {count} |", code(program));
             }

@@ -101,7 +101,21 @@ fn answer(mut stream: TcpStream, root: &Path, seen: &Mutex<Vec<String>>) {
         );
         return;
     }
-    let mut parts = first.split(' ');
+    let (head, content) = http_backend(root, &first, &|name| headers.get(name).map(String::as_str), &body);
+    let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK").to_owned();
+    let reply =
+        format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", content.len());
+    let _ = stream.write_all(reply.as_bytes()).and_then(|()| stream.write_all(&content));
+}
+
+/// What git's own server says to a request, by CGI: the head and the body of its answer.
+pub(crate) fn http_backend<'h>(
+    root: &Path,
+    request: &str,
+    header: &dyn Fn(&str) -> Option<&'h str>,
+    body: &[u8],
+) -> (String, Vec<u8>) {
+    let mut parts = request.split(' ');
     let (method, target) = (parts.next().unwrap(), parts.next().unwrap());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut backend = Command::new("git");
@@ -109,25 +123,20 @@ fn answer(mut stream: TcpStream, root: &Path, seen: &Mutex<Vec<String>>) {
     backend.env("GIT_PROJECT_ROOT", root).env("GIT_HTTP_EXPORT_ALL", "1").env("REMOTE_USER", "git");
     backend.env("REQUEST_METHOD", method).env("PATH_INFO", path).env("QUERY_STRING", query);
     backend.env("CONTENT_LENGTH", body.len().to_string());
-    for (variable, header) in [
+    for (variable, name) in [
         ("CONTENT_TYPE", "content-type"),
         ("HTTP_CONTENT_ENCODING", "content-encoding"),
         ("HTTP_GIT_PROTOCOL", "git-protocol"),
     ] {
-        if let Some(value) = headers.get(header) {
+        if let Some(value) = header(name) {
             backend.env(variable, value);
         }
     }
     let mut child = backend.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(&body).unwrap();
+    child.stdin.take().unwrap().write_all(body).unwrap();
     let output = child.wait_with_output().unwrap().stdout;
     let split = output.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
-    let head = String::from_utf8_lossy(&output[..split]);
-    let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK").to_owned();
-    let content = &output[split + 4..];
-    let reply =
-        format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", content.len());
-    let _ = stream.write_all(reply.as_bytes()).and_then(|()| stream.write_all(content));
+    (String::from_utf8_lossy(&output[..split]).into_owned(), output[split + 4..].to_vec())
 }
 
 /// A repository whose remote is on the server, and a session on it.

@@ -141,7 +141,7 @@ fn a_log_of_programs_is_new_and_outside_of_the_workspace() {
         assert!(ended.code != Some(0) && ended.err.contains(expected), "{file}: {ended:?}");
     };
     check("programs.jsonl", "a log of programs must be outside of the workspace");
-    check(there.to_str().unwrap(), "cannot write the log of programs: ");
+    check(there.to_str().unwrap(), "cannot write the log of programs: the file is there already; name a new one");
     check("/nosuch/directory/log", "cannot write the log of programs: ");
     assert_eq!(fs::read_to_string(there).unwrap(), "mine");
 }

@@ -3,7 +3,7 @@
 //! Not here: pushes by our own tool (`git_remote.rs`).
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,7 @@ use ringfence_testkit::oauth_server::SyntheticAnswer;
 use ringfence_testkit::requirement::{Requirement, skip_without};
 use serde_json::Value;
 
+use crate::git_remote::http_backend;
 use crate::site::{CliOutput, TestSite, cli_output};
 use crate::terminal::{ASKED, TestTerminal};
 use crate::tls_server::TlsTestServer;
@@ -54,34 +55,13 @@ fn answer(root: &Path, seen: &Mutex<Vec<String>>, head: &str, body: &[u8]) -> Sy
         return SyntheticAnswer { status: 401, headers, body: Vec::new() };
     }
     seen.lock().unwrap().push(first.to_owned());
-    let (method, rest) = first.split_once(' ').unwrap();
-    let target = rest.split(' ').next().unwrap();
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut backend = Command::new("git");
-    backend.arg("http-backend").env_clear().env("PATH", std::env::var("PATH").unwrap());
-    backend.env("GIT_PROJECT_ROOT", root).env("GIT_HTTP_EXPORT_ALL", "1").env("REMOTE_USER", "git");
-    backend.env("REQUEST_METHOD", method).env("PATH_INFO", path).env("QUERY_STRING", query);
-    backend.env("CONTENT_LENGTH", body.len().to_string());
-    for (variable, name) in [
-        ("CONTENT_TYPE", "content-type"),
-        ("HTTP_CONTENT_ENCODING", "content-encoding"),
-        ("HTTP_GIT_PROTOCOL", "git-protocol"),
-    ] {
-        if let Some((_, value)) = header(name) {
-            backend.env(variable, value);
-        }
-    }
-    let mut child = backend.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(body).unwrap();
-    let output = child.wait_with_output().unwrap().stdout;
-    let split = output.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
-    let told = String::from_utf8_lossy(&output[..split]).into_owned();
+    let (told, content) = http_backend(root, first, &|name| header(name).map(|(_, value)| value), body);
     let headers = told.lines().filter_map(|line| line.split_once(": "));
     let mut headers: Vec<(String, String)> =
         headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
     let status = headers.iter().position(|(name, _)| name == "status").map(|at| headers.remove(at).1);
     let status = status.and_then(|text| text.split(' ').next().and_then(|code| code.parse().ok())).unwrap_or(200);
-    SyntheticAnswer { status, headers, body: output[split + 4..].to_vec() }
+    SyntheticAnswer { status, headers, body: content }
 }
 
 impl PushSite {

@@ -172,7 +172,8 @@ impl ReviewModel {
             lines.extend(self.derived.iter().map(|tree| format!("  {}", tree.summary())));
         }
         if !self.sections.iter().any(|section| section.count > 0) && self.derived.is_empty() {
-            lines.push("nothing is left in it".to_owned());
+            let nothing = if state == "running" { "no changes so far" } else { "nothing is left in it" };
+            lines.push(nothing.to_owned());
         }
         lines.join("\n") + "\n"
     }
